@@ -1,0 +1,111 @@
+"""App: names topics and views, and wires functions to them. It runs nothing; `headwater run` does.
+
+app = hw.App("shop")
+orders = app.topic("orders", schema="product string, amount double, at timestamp", event_time="at")
+
+@app.view(orders, key=["product"])
+def revenue(orders):
+    return orders.groupBy("product").sum("amount")
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from headwater.errors import InvalidError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+DEAD_LETTER_SUFFIX = ".deadletter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic to read, and how its records become rows.
+
+    Without a schema the rows are the records: `key`, `value`, `topic`, `partition`, `offset`, `timestamp`.
+    Without an event time column the event time is the record's own timestamp, in the column `timestamp`.
+    """
+
+    name: str
+    schema: str | None = None
+    event_time: str | None = None
+    partitions: int = 1
+    """Of a topic that the app creates in its embedded log."""
+
+    @property
+    def dead_letters(self) -> str:
+        """The topic to which records go that do not fit the schema."""
+        return self.name + DEAD_LETTER_SUFFIX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A table that is kept up to date: what `function` makes of the topics, one row for each key."""
+
+    name: str
+    topics: tuple[Topic, ...]
+    key: tuple[str, ...]
+    function: Callable[..., Any] = field(repr=False)
+
+
+class App:
+    """A program over streams; `name` appears in the console and in file names."""
+
+    def __init__(self, name: str) -> None:
+        _check_name("app", name)
+        self.name = name
+        self._topics: dict[str, Topic] = {}
+        self._views: dict[str, View] = {}
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        return tuple(self._topics.values())
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return tuple(self._views.values())
+
+    def topic(
+        self, name: str, *, schema: str | None = None, event_time: str | None = None, partitions: int = 1
+    ) -> Topic:
+        """Declare a topic; `schema` is Spark's (`"order_id string, amount double"`), values are JSON objects."""
+        if name in self._topics:
+            raise InvalidError(f"app {self.name!r} declares topic {name!r} twice")
+        if event_time is not None and schema is None:
+            raise InvalidError(
+                f"topic {name!r} names event time {event_time!r} but has no schema with that column"
+            )
+        topic = Topic(name=name, schema=schema, event_time=event_time, partitions=partitions)
+        self._topics[name] = topic
+        return topic
+
+    def view(
+        self, *topics: Topic, key: str | Sequence[str], name: str | None = None
+    ) -> Callable[[Function], Function]:
+        """Make a view of what the decorated function returns.
+
+        The function is given a streaming DataFrame for each topic and returns one. Its rows are upserted by `key`.
+        """
+        if not topics:
+            raise InvalidError(f"a view of app {self.name!r} reads no topic: @app.view(orders, key=...)")
+
+        def declare(function: Function) -> Function:
+            view_name = name or function.__name__
+            _check_name("view", view_name)
+            if view_name in self._views:
+                raise InvalidError(f"app {self.name!r} declares view {view_name!r} twice")
+            keys = (key,) if isinstance(key, str) else tuple(key)
+            if not keys:
+                raise InvalidError(f"view {view_name!r} has no key columns")
+            self._views[view_name] = View(name=view_name, topics=topics, key=keys, function=function)
+            return function
+
+        return declare
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidError(f"{kind} name {name!r} must be letters, digits and '_', and not start with a digit")

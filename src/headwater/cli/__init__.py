@@ -1,0 +1,43 @@
+"""The command line: one file for each group of commands. Here the parts are joined.
+
+Commands import what they need when they run, so that `headwater --help` does not wait for Spark.
+"""
+
+import os
+import sys
+
+import typer
+
+from headwater.cli import broker, demo, doctor, run, topic, view
+from headwater.errors import HeadwaterError
+
+app = typer.Typer(
+    name="headwater",
+    help="A log that Kafka clients use unchanged, processing on Spark, views and a console.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run", rich_help_panel="Apps")(run.run)
+app.command("demo", rich_help_panel="Apps")(demo.demo)
+app.add_typer(view.app, name="view", rich_help_panel="Apps")
+app.command("broker", rich_help_panel="The log")(broker.broker)
+app.add_typer(topic.app, name="topic", rich_help_panel="The log")
+app.command("doctor", rich_help_panel="This machine")(doctor.doctor)
+
+INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+
+
+def main() -> None:
+    """Run a command; a mistake of the user's is told in words, with a traceback only on request."""
+    try:
+        app()
+    except HeadwaterError as error:
+        if os.environ.get("HEADWATER_TRACEBACK"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

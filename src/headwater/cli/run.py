@@ -1,0 +1,51 @@
+"""`headwater run`: a user's app, with everything it needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwater.cli.addresses import parse_address
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="Python file with an hw.App.", show_default=False)],
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option("--bootstrap-servers", "-b", help="Kafka to read from, instead of the embedded log."),
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    once: Annotated[bool, typer.Option("--once", help="Process what is in the log, then exit.")] = False,
+    data: Annotated[
+        Path, typer.Option(help="Directory for log, views and checkpoints.", envvar="HEADWATER_DATA")
+    ] = Path(".headwater"),
+    listen: Annotated[str, typer.Option(help="Address of the embedded log.")] = "127.0.0.1:9092",
+    http: Annotated[str, typer.Option(help="Address of the console and the HTTP API.")] = "127.0.0.1:8080",
+    name: Annotated[str | None, typer.Option("--app", help="Which app, where the file has several.")] = None,
+) -> None:
+    """Run an app: embedded log, Spark, views and console, until Ctrl-C.
+
+    Example: headwater run shop.py
+
+    Example: headwater run shop.py --bootstrap-servers kafka:9092 --master spark://spark:7077
+    """
+    from headwater.cli.loading import load_app
+    from headwater.cli.running import RunSettings, running, stopping_politely
+
+    settings = RunSettings(
+        data=data,
+        bootstrap_servers=bootstrap_servers,
+        listen=parse_address(listen, "--listen"),
+        http=None if once else parse_address(http, "--http"),
+        master=master,
+        once=once,
+    )
+    app = load_app(file, name)
+    with stopping_politely(), running(app, settings, lambda text: print(text, flush=True)) as it:
+        views = ", ".join(view.name for view in app.views)
+        print(f"running {app.name}: {views}" + ("" if once else "; Ctrl-C ends it"), flush=True)
+        it.pipeline.run()
+        for view in app.views:
+            print(f"view {view.name}: {it.store.count(view.name)} rows")
+        for letters, count in it.store.counters().items():
+            print(f"{letters}: {count} records did not fit")

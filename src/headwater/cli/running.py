@@ -1,0 +1,173 @@
+"""An app and all its parts, joined: the log, the views, the console, Spark and the pipeline.
+
+Used by `run` and `demo`. The console is up before Spark is, so there is something to look at meanwhile.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from headwater.app import App
+from headwater.clock import SystemClock
+from headwater.errors import InvalidError
+from headwater.locks import FolderLock
+from headwater.record import TopicPartition
+
+if TYPE_CHECKING:
+    from headwater.spark.pipeline import Pipeline
+    from headwater.store.facts import FactStore
+    from headwater.store.sqlite import ViewStore
+
+TOPIC_WAIT_S = 5.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How an app is run; `bootstrap_servers` None means the embedded log."""
+
+    data: Path
+    bootstrap_servers: str | None
+    listen: tuple[str, int]
+    http: tuple[str, int] | None
+    master: str
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningApp:
+    """What is running, for those who started it."""
+
+    pipeline: "Pipeline"
+    store: "ViewStore"
+    bootstrap_servers: str
+    console_url: str | None
+
+
+@contextmanager
+def running(
+    app: App, settings: RunSettings, say: Say, *, on_log_ready: Callable[[str], None] | None = None
+) -> Iterator[RunningApp]:
+    """Start everything in order, and stop it in the opposite order."""
+    from headwater.spark.java import find_java
+    from headwater.spark.pipeline import Pipeline, PipelineSettings
+    from headwater.spark.session import spark_session
+    from headwater.store.facts import FactStore
+    from headwater.store.sqlite import ViewStore
+
+    clock = SystemClock()
+    with ExitStack() as stack:
+        lock = FolderLock(settings.data, "pipeline.lock", holder="pipeline")
+        stack.callback(lock.release)
+        servers = settings.bootstrap_servers or _start_broker(stack, settings, say)
+        _ensure_topics(app, servers, embedded=settings.bootstrap_servers is None)
+        store, facts = ViewStore(settings.data / "views.db"), FactStore(settings.data / "facts.db")
+        url = _start_console(stack, app, store, facts, servers, settings, say)
+        if on_log_ready is not None:
+            on_log_ready(servers)
+        java = find_java(os.environ)
+        say(f"starting Spark at {settings.master} on Java {java.chosen.version} ({java.chosen.origin}) ...")
+        log_file = settings.data / "logs" / "spark.log"
+        spark = spark_session(f"headwater-{app.name}", master=settings.master, log_file=log_file, java=java)
+        pipeline = Pipeline(
+            app,
+            stack.enter_context(spark),
+            store,
+            facts,
+            PipelineSettings(bootstrap_servers=servers, data=settings.data.resolve(), once=settings.once),
+            clock,
+        )
+        say(f"Spark is ready; its log is {log_file}")
+        stack.callback(pipeline.stop)
+        pipeline.start()
+        yield RunningApp(pipeline=pipeline, store=store, bootstrap_servers=servers, console_url=url)
+
+
+@contextmanager
+def stopping_politely() -> Iterator[None]:
+    """Let a polite kill end us as Ctrl-C does, with everything stopped in order."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _start_broker(stack: ExitStack, settings: RunSettings, say: Say) -> str:
+    from headwater.transmit.embedded import Broker
+
+    host, port = settings.listen
+    broker = stack.enter_context(Broker(settings.data / "broker", host=host, port=port))
+    for partition, dropped in broker.recovered:
+        say(f"recovered {partition}: cut off {dropped} bytes that were never acknowledged")
+    say(f"log ready at {broker.bootstrap_servers}, for any Kafka client; data in {settings.data}")
+    return broker.bootstrap_servers
+
+
+def _ensure_topics(app: App, servers: str, *, embedded: bool) -> None:
+    """Create the app's topics in its own log; elsewhere leave it to the broker's settings."""
+    from headwater.transmit.client import Client
+
+    with Client(servers) as client:
+        if embedded:
+            for topic in app.topics:
+                client.create_topic(topic.name, partitions=topic.partitions)
+            return
+        names = [topic.name for topic in app.topics]
+        deadline = time.monotonic() + TOPIC_WAIT_S
+        while missing := [n for n in names if n not in client.topics(names, auto_create=True)]:
+            if time.monotonic() > deadline:
+                raise InvalidError(
+                    f"cannot run app {app.name!r}: topic {missing[0]!r} does not exist at {servers}, "
+                    "and the broker does not create topics by itself",
+                    hint=f"headwater topic create {missing[0]} --bootstrap-servers {servers}",
+                )
+            time.sleep(0.2)
+
+
+def _start_console(
+    stack: ExitStack,
+    app: App,
+    store: "ViewStore",
+    facts: "FactStore",
+    servers: str,
+    settings: RunSettings,
+    say: Say,
+) -> str | None:
+    if settings.http is None:
+        return None
+    from headwater.console.pages import routes
+    from headwater.serve.api import Sources, create_app
+    from headwater.serve.rates import TopicRates
+    from headwater.serve.server import HttpServer
+
+    rates = TopicRates(_offsets_reader(servers), SystemClock())
+    http = create_app(Sources(app=app.name, views=store, facts=facts, topics=rates), extra_routes=routes())
+    server = stack.enter_context(HttpServer(http, *settings.http))
+    say(f"console at {server.url}")
+    return server.url
+
+
+def _offsets_reader(servers: str) -> Callable[[], dict[TopicPartition, tuple[int, int]]]:
+    from headwater.transmit.client import EARLIEST, LATEST, Client
+
+    client = Client(servers)
+
+    def read() -> dict[TopicPartition, tuple[int, int]]:
+        found = client.topics()
+        partitions = [TopicPartition(name, n) for name, info in found.items() for n in info.leaders]
+        start, end = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
+        return {tp: (start[tp], end[tp]) for tp in partitions}
+
+    return read

@@ -1,0 +1,71 @@
+// One sentence that says how the app is, and what to look at. Pure.
+
+import { formatCount, formatDuration, formatRate } from "./format.js";
+
+const LAG_FINE_S = 3; // a micro-batch or two: whoever reads in batches is always that far behind
+
+/** `{tone, text, target}`: how good it is (ok, wait, warn, bad), the sentence, and the pipeline it is about. */
+export function assess(status) {
+  const { topics, pipelines } = status;
+  return (
+    failure(pipelines) ??
+    silence(topics) ??
+    emptiness(topics) ??
+    stopped(pipelines) ??
+    starting(pipelines) ??
+    backlog(pipelines) ??
+    flow(topics, pipelines)
+  );
+}
+
+function failure(pipelines) {
+  const failed = pipelines.find((pipeline) => pipeline.state === "failed");
+  if (!failed) return null;
+  const reason = (failed.error ?? "no reason was given").split("\n")[0];
+  return { tone: "bad", text: `Pipeline ${failed.name} failed: ${reason}`, target: failed.name };
+}
+
+function silence(topics) {
+  if (!topics.some((topic) => topic.stale)) return null;
+  return { tone: "warn", text: "The log does not answer; topics show what was last known", target: null };
+}
+
+function emptiness(topics) {
+  if (topics.some((topic) => topic.records > 0)) return null;
+  return { tone: "wait", text: "Waiting for the first event", target: null };
+}
+
+function stopped(pipelines) {
+  const found = pipelines.find((pipeline) => pipeline.state === "stopped");
+  return found ? { tone: "warn", text: `Pipeline ${found.name} is stopped`, target: found.name } : null;
+}
+
+function starting(pipelines) {
+  const found = pipelines.find((pipeline) => pipeline.state === "starting");
+  return found ? { tone: "wait", text: `Pipeline ${found.name} is starting`, target: found.name } : null;
+}
+
+function backlog(pipelines) {
+  const worst = pipelines.reduce((most, next) => (lagSeconds(next) > lagSeconds(most) ? next : most), null);
+  if (lagSeconds(worst) <= LAG_FINE_S) return null;
+  const lagMs = lagSeconds(worst) * 1000;
+  const time = Number.isFinite(lagMs) ? `, about ${formatDuration(lagMs)} of work` : "";
+  const text = `Catching up: ${worst.name} is ${formatCount(worst.behindRecords)} records behind${time}`;
+  return { tone: "warn", text, target: worst.name };
+}
+
+function flow(topics, pipelines) {
+  const rate = topics.reduce((sum, topic) => sum + (topic.recordsPerSecond ?? 0), 0);
+  const start = rate > 0 ? `All flowing: ${formatRate(rate)} records/s in` : "All quiet: no new records";
+  if (pipelines.length === 0) return { tone: "wait", text: `${start}, no pipeline yet`, target: null };
+  const all = pipelines.length === 2 ? "both" : `all ${pipelines.length}`;
+  const who = pipelines.length === 1 ? `${pipelines[0].name} is` : `${all} pipelines are`;
+  const behind = pipelines.reduce((sum, pipeline) => sum + (pipeline.behindRecords ?? 0), 0);
+  return { tone: "ok", text: `${start}, ${who} up to date, ${formatCount(behind)} behind`, target: null };
+}
+
+/** How long a pipeline needs for what it has not read yet; where its speed is unknown, for ever. */
+function lagSeconds(pipeline) {
+  const behind = pipeline?.behindRecords ?? 0;
+  return behind === 0 ? 0 : behind / (pipeline.processedRowsPerSecond ?? 0);
+}

@@ -1,0 +1,56 @@
+// The table of a view: a heading that sorts, and rows whose changed cells flash.
+
+import { h, reconcile, setAttribute, setText } from "./dom.js";
+import { exactCell, formatCell, isNumber } from "./format.js";
+
+const FLASH = { duration: 1400, easing: "ease-out" };
+const stillness = matchMedia("(prefers-reduced-motion: reduce)");
+
+/** Make an empty table for a view's shape; `onSort(column)` is called when a heading is pressed. */
+export function createTable(shape, onSort) {
+  const headings = new Map(shape.columns.map((column) => [column.name, heading(column, shape, onSort)]));
+  const body = h("tbody");
+  const row = h("tr", {}, ...headings.values());
+  return { element: h("table", { class: "rows" }, h("thead", {}, row), body), shape, headings, body };
+}
+
+/** Draw the rows, `{key, row}` each; `touched` names, by key, the columns that flash. */
+export function drawTable(table, rows, { order, zone, touched }) {
+  for (const [name, cell] of table.headings) {
+    const direction = order.descending ? "descending" : "ascending";
+    setAttribute(cell, "aria-sort", name === order.column ? direction : null);
+  }
+  const { columns } = table.shape;
+  const update = (made, { key, row }) => updateRow(made, row, { columns, zone, names: touched.get(key) });
+  reconcile(table.body, rows, ({ key }) => key, () => createRow(table.shape), update);
+}
+
+function heading(column, shape, onSort) {
+  const attributes = { type: "button", title: column.type, click: () => onSort(column.name) };
+  const button = h("button", attributes, column.name);
+  if (shape.key.includes(column.name)) button.append(h("span", { class: "key" }, "key"));
+  return h("th", { scope: "col", class: cellClass(column) }, button);
+}
+
+function createRow(shape) {
+  const cells = shape.columns.map((column) => h("td", { class: cellClass(column) }));
+  return { element: h("tr", {}, ...cells), cells };
+}
+
+function updateRow(made, row, { columns, zone, names }) {
+  columns.forEach(({ name, type }, n) => {
+    const cell = made.cells[n];
+    setText(cell, formatCell(row[name], type, zone));
+    setAttribute(cell, "title", exactCell(row[name], type, zone));
+    if (names?.has(name)) flash(cell);
+  });
+}
+
+function flash(cell) {
+  if (stillness.matches) return;
+  cell.animate([{ backgroundColor: "var(--flash)" }, { backgroundColor: "transparent" }], FLASH);
+}
+
+function cellClass({ type }) {
+  return isNumber(type) ? "number" : "text";
+}

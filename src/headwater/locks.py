@@ -1,0 +1,30 @@
+"""FolderLock: keeps a second process out of a folder."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from headwater.errors import ConflictError
+
+
+class FolderLock:
+    """Held until released; the system lets go of it when the process dies, however it dies."""
+
+    def __init__(self, folder: Path, name: str, *, holder: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            process = os.read(self._fd, 32).decode(errors="replace").strip()
+            os.close(self._fd)
+            raise ConflictError(
+                f"cannot open data directory {str(folder)!r}: another {holder} is running there"
+                + (f" (process {process})" if process else ""),
+                hint=f"use that {holder}, stop it, or choose another directory with --data",
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,1 @@
+"""What streams mean: values that describe a computation. Pure; no Spark, no clock, no IO."""

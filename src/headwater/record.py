@@ -1,0 +1,31 @@
+"""What travels: records, their headers, and the address of a partition."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic; prints as Kafka does, `orders-0`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record, as a producer gives it and a consumer gets it.
+
+    `offset` is -1 until the log has given it one; `timestamp_ms` is milliseconds since 1970 in UTC, -1 for none.
+    """
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    timestamp_ms: int = -1
+    offset: int = -1

@@ -1,0 +1,226 @@
+"""JSON over HTTP, under `/api/v1`: one small function per address, and one place where errors become answers.
+
+Handlers that read the stores are plain functions, so Starlette runs each in a worker thread. The server sets
+`app.state.closing` when it stops, and the feeds, which have no other end, end then.
+"""
+
+import logging
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
+from headwater.serve.feeds import follow_status, follow_view
+from headwater.serve.openapi import document
+from headwater.serve.rates import sampling
+from headwater.serve.status import (
+    Sources,
+    describe_columns,
+    read_pipelines,
+    read_status,
+    read_topics,
+    read_views,
+)
+from headwater.store.sqlite import ViewShape
+
+__all__ = ["Sources", "create_app"]
+
+ROWS_DEFAULT = 1000
+ROWS_MAX = 10_000
+
+_ROOT = "/api/v1"
+_KEY_SEGMENTS_FROM = len(f"{_ROOT}/views/VIEW/rows/KEY".split("/")) - 1
+
+_log = logging.getLogger(__name__)
+
+
+class NotFoundError(InvalidError):
+    """The address names nothing."""
+
+
+_STATUS_CODES: dict[type[HeadwaterError], int] = {
+    NotFoundError: 404,
+    InvalidError: 400,
+    ConflictError: 409,
+    UnavailableError: 503,
+}
+
+
+def create_app(sources: Sources, *, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:
+    """Make the HTTP app that answers from `sources`; while it runs, it samples the topics' rates."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        with nullcontext() if sources.topics is None else sampling(sources.topics):
+            yield
+
+    app = Starlette(
+        routes=[*_api_routes(), *extra_routes],
+        lifespan=lifespan,
+        exception_handlers={
+            HeadwaterError: _answer_error,
+            HTTPException: _answer_http_error,
+            Exception: _answer_unexpected,
+        },
+    )
+    app.state.sources = sources
+    app.state.closing = threading.Event()
+    return app
+
+
+def _api_routes() -> list[Route]:
+    return [
+        Route(f"{_ROOT}/openapi.json", _openapi),
+        Route(f"{_ROOT}/status", _status),
+        Route(f"{_ROOT}/status/stream", _status_stream),
+        Route(f"{_ROOT}/topics", _topics),
+        Route(f"{_ROOT}/pipelines", _pipelines),
+        Route(f"{_ROOT}/views", _views),
+        Route(f"{_ROOT}/views/{{view}}/rows", _rows),
+        Route(f"{_ROOT}/views/{{view}}/rows/{{key:path}}", _rows_of_key),
+        Route(f"{_ROOT}/views/{{view}}/changes", _changes),
+    ]
+
+
+# -- handlers ------------------------------------------------------------------------------------------------
+
+
+def _openapi(request: Request) -> Response:
+    return JSONResponse(document(_sources(request).app))
+
+
+def _status(request: Request) -> Response:
+    return JSONResponse(read_status(_sources(request)))
+
+
+def _topics(request: Request) -> Response:
+    return JSONResponse({"topics": read_topics(_sources(request))})
+
+
+def _pipelines(request: Request) -> Response:
+    return JSONResponse({"pipelines": read_pipelines(_sources(request))})
+
+
+def _views(request: Request) -> Response:
+    return JSONResponse({"views": read_views(_sources(request))})
+
+
+def _rows(request: Request) -> Response:
+    shape = _shape(request)
+    return JSONResponse(_read_rows(request, shape, request.query_params.getlist("key")))
+
+
+def _rows_of_key(request: Request) -> Response:
+    shape = _shape(request)
+    key = _key_segments(request)
+    found = _read_rows(request, shape, key)
+    if not found["rows"]:
+        raise NotFoundError(f"view {shape.name!r} has no row whose key starts with {key!r}")
+    return JSONResponse(found)
+
+
+async def _status_stream(request: Request) -> Response:
+    sources = _sources(request)
+    return _event_stream(follow_status(lambda: read_status(sources), request.app.state.closing))
+
+
+async def _changes(request: Request) -> Response:
+    shape = await run_in_threadpool(_shape, request)
+    views = _sources(request).views
+    asked = request.headers.get("last-event-id", request.query_params.get("after"))
+    if asked is None:
+        after = await run_in_threadpool(views.position, shape.name)
+    else:
+        after = _integer("after", asked, smallest=0)
+    return _event_stream(follow_view(views, shape.name, after, request.app.state.closing))
+
+
+# -- what a request asks for ---------------------------------------------------------------------------------
+
+
+def _sources(request: Request) -> Sources:
+    sources = request.app.state.sources
+    assert isinstance(sources, Sources)
+    return sources
+
+
+def _shape(request: Request) -> ViewShape:
+    name = request.path_params["view"]
+    shapes = {shape.name: shape for shape in _sources(request).views.views()}
+    if name not in shapes:
+        raise NotFoundError(f"there is no view {name!r}; there are: {', '.join(shapes) or 'none yet'}")
+    return shapes[name]
+
+
+def _read_rows(request: Request, shape: ViewShape, key: Sequence[str]) -> dict[str, Any]:
+    views, asked = _sources(request).views, request.query_params
+    # The position is read first: a change that falls between the two is then sent again to a follower, and
+    # applying it twice does no harm. The other way round it would be missed.
+    position = views.position(shape.name)
+    rows = views.rows(
+        shape.name,
+        key=key,
+        order_by=asked.get("order_by"),
+        descending=_boolean("descending", asked.get("descending", "false")),
+        limit=_integer("limit", asked.get("limit", str(ROWS_DEFAULT)), smallest=1, largest=ROWS_MAX),
+    )
+    return {"view": shape.name, "columns": describe_columns(shape), "rows": rows, "position": position}
+
+
+def _key_segments(request: Request) -> list[str]:
+    """The key's values, from the path as it was sent: decoded, a slash in a value would look like any."""
+    segments: list[bytes] = request.scope["raw_path"].split(b"/")
+    return [unquote(segment.decode("ascii")) for segment in segments[_KEY_SEGMENTS_FROM:]]
+
+
+def _integer(name: str, text: str, *, smallest: int, largest: int = 2**63 - 1) -> int:
+    # Checked for digits first, because int() also takes " 1", "+1" and "1_000".
+    if not (text.isascii() and text.isdigit() and smallest <= int(text) <= largest):
+        raise InvalidError(f"{name} must be a whole number from {smallest} to {largest}, not {text!r}")
+    return int(text)
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise InvalidError(f"{name} must be true or false, not {text!r}")
+    return text == "true"
+
+
+# -- answers -------------------------------------------------------------------------------------------------
+
+
+def _event_stream(events: AsyncIterator[bytes]) -> Response:
+    # X-Accel-Buffering keeps nginx from holding events back.
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+
+def _answer_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeadwaterError)
+    codes = (_STATUS_CODES[kind] for kind in type(error).__mro__ if kind in _STATUS_CODES)
+    return _error(next(codes, 500), str(error), error.hint)
+
+
+def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail.lower()}"
+    return _error(error.status_code, message, f"{_ROOT}/openapi.json lists what there is", error.headers)
+
+
+def _answer_unexpected(request: Request, error: Exception) -> Response:
+    # The caller gets no inside view; whoever runs the app finds it in the log.
+    _log.error("cannot answer %s %s", request.method, request.url.path, exc_info=error)
+    return _error(500, "the server made a mistake; its log says more", None)
+
+
+def _error(code: int, message: str, hint: str | None, headers: Any = None) -> Response:
+    return JSONResponse({"error": {"message": message, "hint": hint}}, status_code=code, headers=headers)

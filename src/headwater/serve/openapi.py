@@ -1,0 +1,136 @@
+"""The API's description in OpenAPI 3.1, kept by hand beside the routes; a test holds the two together."""
+
+from typing import Any
+
+Json = dict[str, Any]
+
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+_MAYBE_COUNT = {"type": ["integer", "null"]}
+_MAYBE_NUMBER = {"type": ["number", "null"]}
+_MAYBE_ROW = {"type": ["object", "null"], "additionalProperties": True}
+
+
+def document(app: str) -> Json:
+    """The description, as served at `/api/v1/openapi.json`."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": f"Headwater: {app}",
+            "version": "1",
+            "description": "Read what an app has computed.",
+        },
+        "paths": {f"/api/v1{path}": {"get": operation} for path, operation in _operations().items()},
+        "components": {"schemas": _schemas()},
+    }
+
+
+def _operations() -> dict[str, Json]:
+    view = _parameter("view", "path", _TEXT, "the view's name")
+    page = [
+        _parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000}),
+        _parameter("order_by", "query", _TEXT, "a column; otherwise the order is that of the key"),
+        _parameter("descending", "query", {"type": "boolean", "default": False}),
+    ]
+    prefix = _parameter("key", "query", _list(_TEXT), "the first values of the key, in order; repeat it for each")
+    segments = _parameter("key", "path", _TEXT, "the first values of the key, one path segment each, encoded")
+    after = _parameter("after", "query", _COUNT, "the position to go on from; otherwise the current one")
+    last_id = _parameter("Last-Event-ID", "header", _COUNT, "as `after`, and stronger: sent by browsers")
+    return {
+        "/openapi.json": _get("This document", _json({"type": "object"})),
+        "/status": _get("All there is to show of the app", _json(_ref("Status"))),
+        "/status/stream": _get("The status, once a second, as `status` events", _events()),
+        "/topics": _get("The topics and their rates", _json(_object(topics=_list(_ref("Topic"))))),
+        "/pipelines": _get(
+            "The pipelines and their last batches", _json(_object(pipelines=_list(_ref("Pipeline"))))
+        ),
+        "/views": _get("The views and their shapes", _json(_object(views=_list(_ref("View"))))),
+        "/views/{view}/rows": _get("Rows of a view", _json(_ref("Rows")), view, prefix, *page),
+        "/views/{view}/rows/{key}": _get(
+            "The rows of a key or of its first part", _json(_ref("Rows")), view, segments, *page
+        ),
+        "/views/{view}/changes": _get(
+            "The view's changes as they happen, as `change` events; `reset` says: read the rows again",
+            _events(),
+            view,
+            after,
+            last_id,
+        ),
+    }
+
+
+def _schemas() -> Json:
+    offsets = _object(partition=_COUNT, startOffset=_COUNT, endOffset=_COUNT)
+    rate = _object(atMs=_COUNT, recordsPerSecond={"type": "number"})
+    batch = _object(atMs=_COUNT, batchId=_COUNT, numInputRows=_MAYBE_COUNT, durationMs=_MAYBE_COUNT)
+    columns = _list(_object(name=_TEXT, type=_TEXT))
+    return {
+        "Status": _object(
+            app=_TEXT,
+            topics=_list(_ref("Topic")),
+            pipelines=_list(_ref("Pipeline")),
+            views=_list(_ref("View")),
+        ),
+        "Topic": _object(
+            name=_TEXT,
+            partitions=_COUNT,
+            records=_COUNT,
+            recordsPerSecond=_MAYBE_NUMBER,
+            partitionOffsets=_list(offsets),
+            history=_list(rate),
+            stale={"type": "boolean"},
+        ),
+        "Pipeline": _object(
+            name=_TEXT,
+            state={"enum": ["starting", "running", "waiting", "failed", "stopped", None]},
+            batchId=_MAYBE_COUNT,
+            numInputRows=_MAYBE_COUNT,
+            inputRowsPerSecond=_MAYBE_NUMBER,
+            processedRowsPerSecond=_MAYBE_NUMBER,
+            batchDurationMs=_MAYBE_COUNT,
+            behindRecords=_MAYBE_COUNT,
+            lastProgressMs=_MAYBE_COUNT,
+            error={"type": ["string", "null"]},
+            history=_list(batch),
+        ),
+        "View": _object(name=_TEXT, key=_list(_TEXT), columns=columns, rows=_COUNT, position=_COUNT),
+        "Rows": _object(view=_TEXT, columns=columns, rows=_list({"type": "object"}), position=_COUNT),
+        "Change": _object(
+            op={"enum": ["c", "u", "d"]}, key=_list({}), before=_MAYBE_ROW, after=_MAYBE_ROW, position=_COUNT
+        ),
+        "Error": _object(error=_object(message=_TEXT, hint={"type": ["string", "null"]})),
+    }
+
+
+def _get(summary: str, content: Json, *parameters: Json) -> Json:
+    error = {"description": "What was wrong", "content": _json(_ref("Error"))}
+    return {
+        "summary": summary,
+        "parameters": list(parameters),
+        "responses": {"200": {"description": summary, "content": content}, "4XX": error},
+    }
+
+
+def _parameter(name: str, place: str, schema: Json, description: str = "") -> Json:
+    required = place == "path"
+    return {"name": name, "in": place, "required": required, "schema": schema, "description": description}
+
+
+def _json(schema: Json) -> Json:
+    return {"application/json": {"schema": schema}}
+
+
+def _events() -> Json:
+    return {"text/event-stream": {"schema": _TEXT}}
+
+
+def _object(**properties: Json) -> Json:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _list(items: Json) -> Json:
+    return {"type": "array", "items": items}
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}

@@ -1,0 +1,156 @@
+"""How fast topics grow: offsets sampled once a second, and records per second taken from the samples.
+
+Thread-safe: one thread samples, any thread reads.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+from headwater.clock import Clock
+from headwater.errors import HeadwaterError
+from headwater.record import TopicPartition
+
+SAMPLE_EVERY_S = 1.0
+RATE_OVER_S = 10.0  # long enough to be calm to the eye, short enough to show a stop at once
+HISTORY_S = 60.0
+STALE_AFTER_S = 5.0
+_JOIN_S = 2.0  # a sampler that waits for the network may outlive us: its thread is a daemon
+
+Offsets = Mapping[TopicPartition, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOffsets:
+    """The offset of the first record that is kept, and the one that the next record will get."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint:
+    """The records per second between a sample and the one before it."""
+
+    at_ms: int
+    records_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRate:
+    """A topic at the last sample; the rate is None until there are two samples, `stale` says it is old."""
+
+    name: str
+    partitions: tuple[PartitionOffsets, ...]
+    records_per_second: float | None
+    history: tuple[RatePoint, ...]
+    stale: bool
+
+    @property
+    def records(self) -> int:
+        return sum(p.end - p.start for p in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at_ms: int
+    monotonic: float
+    topics: Mapping[str, Mapping[int, tuple[int, int]]]
+
+
+class TopicRates:
+    """The topics of a log, as `read_offsets` (first and next offset of each partition) tells over time."""
+
+    def __init__(self, read_offsets: Callable[[], Offsets], clock: Clock) -> None:
+        self._read_offsets = read_offsets
+        self._clock = clock
+        self._samples: tuple[_Sample, ...] = ()
+        self._failed = False
+
+    def sample(self) -> None:
+        """Take a sample; where the log does not answer, keep the last one and call it stale."""
+        try:
+            offsets = self._read_offsets()
+        except (HeadwaterError, OSError):
+            self._failed = True
+            return
+        taken = _Sample(self._clock.now_ms(), self._clock.monotonic(), _by_topic(offsets))
+        # Two samples at one instant have no rate between them: the later one stands for both.
+        kept = [s for s in self._samples if taken.monotonic - HISTORY_S <= s.monotonic < taken.monotonic]
+        # Both are replaced, never changed, so that a reader in another thread needs no lock.
+        self._samples = (*kept, taken)
+        self._failed = False
+
+    def topics(self) -> list[TopicRate]:
+        """The topics of the last sample, by name; none before the first."""
+        samples = self._samples
+        if not samples:
+            return []
+        age_s = self._clock.monotonic() - samples[-1].monotonic
+        stale = self._failed or age_s > STALE_AFTER_S
+        return [_topic(name, samples, stale) for name in sorted(samples[-1].topics)]
+
+
+@contextmanager
+def sampling(rates: TopicRates) -> Iterator[None]:
+    """Sample once a second in a thread of its own, for as long as the block runs."""
+    stop = threading.Event()
+
+    def run() -> None:
+        rates.sample()
+        while not stop.wait(SAMPLE_EVERY_S):
+            rates.sample()
+
+    thread = threading.Thread(target=run, name="topic-rates", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_JOIN_S)
+
+
+def _by_topic(offsets: Offsets) -> dict[str, dict[int, tuple[int, int]]]:
+    topics: dict[str, dict[int, tuple[int, int]]] = {}
+    for (topic, partition), start_and_end in sorted(offsets.items()):
+        topics.setdefault(topic, {})[partition] = start_and_end
+    return topics
+
+
+def _since(samples: tuple[_Sample, ...], monotonic: float) -> tuple[_Sample, ...]:
+    return tuple(sample for sample in samples if sample.monotonic >= monotonic)
+
+
+def _topic(name: str, samples: tuple[_Sample, ...], stale: bool) -> TopicRate:
+    last = samples[-1]
+    window = _since(samples, last.monotonic - RATE_OVER_S)
+    return TopicRate(
+        name=name,
+        partitions=tuple(
+            PartitionOffsets(partition=partition, start=start, end=end)
+            for partition, (start, end) in last.topics[name].items()
+        ),
+        records_per_second=_rate(name, window[0], last) if len(window) > 1 else None,
+        history=tuple(
+            RatePoint(at_ms=after.at_ms, records_per_second=_rate(name, before, after))
+            for before, after in pairwise(samples)
+        ),
+        stale=stale,
+    )
+
+
+def _rate(topic: str, before: _Sample, after: _Sample) -> float:
+    """Records per second between two samples.
+
+    A partition that `before` lacks counts from its first kept record: it is new. One that shrank was deleted
+    and made again, and counts as still.
+    """
+    known = before.topics.get(topic, {})
+    grown = sum(
+        max(0, end - known.get(partition, (start, start))[1])
+        for partition, (start, end) in after.topics.get(topic, {}).items()
+    )
+    return grown / (after.monotonic - before.monotonic)

@@ -1,0 +1,123 @@
+"""What an app is doing, as the JSON that the API and the console show: its topics, pipelines and views.
+
+Field names of pipelines are those of Spark's StreamingQueryProgress.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.serve.rates import TopicRate, TopicRates
+from headwater.store.facts import FACTS_KEPT, Fact, FactStore
+from headwater.store.sqlite import ViewShape, ViewStore
+
+HISTORY_KEPT = 60
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What is read to answer: the app's stores, and its log's topics where there is a log to ask."""
+
+    app: str
+    views: ViewStore
+    facts: FactStore
+    topics: TopicRates | None
+
+
+def read_status(sources: Sources) -> Json:
+    """All there is to show of an app."""
+    return {
+        "app": sources.app,
+        "topics": read_topics(sources),
+        "pipelines": read_pipelines(sources),
+        "views": read_views(sources),
+    }
+
+
+def read_topics(sources: Sources) -> list[Json]:
+    """The topics with their sizes and rates."""
+    return [] if sources.topics is None else [_topic(topic) for topic in sources.topics.topics()]
+
+
+def read_pipelines(sources: Sources) -> list[Json]:
+    """The pipelines with their state, their last batch and the ones before it."""
+    facts = sources.facts
+    return [summarize(query, facts.latest(query, limit=FACTS_KEPT)) for query in facts.queries()]
+
+
+def read_views(sources: Sources) -> list[Json]:
+    """The views with their shape, their size and how far they have come."""
+    return [_view(shape, sources.views) for shape in sources.views.views()]
+
+
+def describe_columns(shape: ViewShape) -> list[Json]:
+    """A view's columns, in order."""
+    return [{"name": column.name, "type": column.type} for column in shape.columns]
+
+
+def summarize(query: str, facts: Sequence[Fact]) -> Json:
+    """Put a pipeline's facts, oldest first, together: each number is the newest that was told."""
+    newest = facts[-1].body
+    batches = [fact for fact in facts if fact.body.get("batchId") is not None]
+    return {
+        "name": query,
+        "state": newest.get("state"),
+        "batchId": _newest(facts, "batchId"),
+        "numInputRows": _newest(facts, "numInputRows"),
+        "inputRowsPerSecond": _newest(facts, "inputRowsPerSecond"),
+        "processedRowsPerSecond": _newest(facts, "processedRowsPerSecond"),
+        "batchDurationMs": next(_present(_duration_ms(fact) for fact in reversed(facts)), None),
+        "behindRecords": _newest(facts, "behindRecords"),
+        "lastProgressMs": batches[-1].at_ms if batches else None,
+        "error": newest.get("error"),
+        "history": [_history_point(fact) for fact in batches[-HISTORY_KEPT:]],
+    }
+
+
+def _topic(topic: TopicRate) -> Json:
+    return {
+        "name": topic.name,
+        "partitions": len(topic.partitions),
+        "records": topic.records,
+        "recordsPerSecond": topic.records_per_second,
+        "partitionOffsets": [
+            {"partition": p.partition, "startOffset": p.start, "endOffset": p.end} for p in topic.partitions
+        ],
+        "history": [{"atMs": p.at_ms, "recordsPerSecond": p.records_per_second} for p in topic.history],
+        "stale": topic.stale,
+    }
+
+
+def _view(shape: ViewShape, views: ViewStore) -> Json:
+    return {
+        "name": shape.name,
+        "key": list(shape.key),
+        "columns": describe_columns(shape),
+        "rows": views.count(shape.name),
+        "position": views.position(shape.name),
+    }
+
+
+def _newest(facts: Sequence[Fact], name: str) -> Any:
+    return next(_present(fact.body.get(name) for fact in reversed(facts)), None)
+
+
+def _present(values: Iterable[Any]) -> Iterator[Any]:
+    # Spark's rate of a batch that took no time is infinite, which JSON cannot say and nobody needs to know.
+    return (v for v in values if v is not None and not (isinstance(v, float) and not math.isfinite(v)))
+
+
+def _duration_ms(fact: Fact) -> int | None:
+    return (fact.body.get("durationMs") or {}).get("triggerExecution")
+
+
+def _history_point(fact: Fact) -> Json:
+    return {
+        "atMs": fact.at_ms,
+        "batchId": fact.body["batchId"],
+        "numInputRows": fact.body.get("numInputRows"),
+        "durationMs": _duration_ms(fact),
+    }

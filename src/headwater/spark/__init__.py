@@ -1,0 +1,1 @@
+"""How Spark runs it: the only package that imports pyspark."""

@@ -1,0 +1,236 @@
+"""Runs an app on Spark: a query for each view and one for each topic's dead letters.
+
+Everything a query needs to go on after a crash is below the app's data directory: its checkpoint
+(`checkpoints/<query>`) and the store with its results.
+"""
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headwater.app import App, Topic, View
+from headwater.clock import Clock
+from headwater.errors import HeadwaterError, InvalidError
+from headwater.record import TopicPartition
+from headwater.spark.offsets import BOOTSTRAP, from_json
+from headwater.spark.rows import bad_records, good_rows
+from headwater.spark.sink import BatchFunction, dead_letter_sink, view_sink
+from headwater.store.columns import Column
+from headwater.store.facts import FactStore
+from headwater.store.sqlite import ViewShape, ViewStore
+from headwater.transmit.client import LATEST, Client
+
+VIEW_TRIGGER = "500 milliseconds"
+DEAD_LETTER_TRIGGER = "2 seconds"
+"""Longer, because nobody waits for it and it reads the topic a second time."""
+
+OFFSETS_PER_TRIGGER_MAX = 500_000
+"""Bounds a batch's memory; large enough that a backlog is worked off at full speed."""
+
+WATCH_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """Where a pipeline reads from and keeps its things; `once` means to stop at the end of the log."""
+
+    bootstrap_servers: str
+    data: Path
+    once: bool = False
+
+
+class Pipeline:
+    """The running queries of an app."""
+
+    def __init__(
+        self,
+        app: App,
+        spark: SparkSession,
+        store: ViewStore,
+        facts: FactStore,
+        settings: PipelineSettings,
+        clock: Clock,
+    ) -> None:
+        self._app = app
+        self._spark = spark
+        self._store = store
+        self._facts = facts
+        self._settings = settings
+        self._clock = clock
+        self._queries: dict[str, StreamingQuery] = {}
+        self._noted: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Check every view, then start every query; nothing is started if anything is wrong."""
+        views = [(view, self._build(view)) for view in self._app.views]
+        misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
+        for view, rows in views:
+            self._store.declare(_shape(view, rows))
+        for view, rows in views:
+            self._start(view.name, rows, view_sink(self._store, view), VIEW_TRIGGER)
+        for topic, records in misfits:
+            sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, self._clock)
+            self._start(topic.dead_letters, records, sink, DEAD_LETTER_TRIGGER)
+
+    def run(self, *, until: float | None = None) -> None:
+        """Watch over the queries until they end, one fails, or the monotonic time `until` is reached."""
+        while any(query.isActive for query in self._queries.values()):
+            self.note_progress()
+            self._raise_failure()
+            if until is not None and self._clock.monotonic() >= until:
+                return
+            time.sleep(WATCH_EVERY_S)
+        self.note_progress()
+        self._raise_failure()
+
+    def note_progress(self) -> None:
+        """Record what the queries have done since the last call."""
+        for name, query in self._queries.items():
+            progress = query.lastProgress
+            if progress is None or progress.json == self._noted.get(name):
+                continue
+            self._noted[name] = progress.json
+            self._facts.add(name, self._fact(query, progress), at_ms=self._clock.now_ms())
+
+    def stop(self) -> None:
+        """Stop the queries between batches, as far as Spark can."""
+        for name, query in self._queries.items():
+            was_active = query.isActive
+            query.stop()
+            if was_active:
+                self._facts.add(name, {"state": "stopped"}, at_ms=self._clock.now_ms())
+
+    def rows_read(self) -> dict[str, int]:
+        """How many records each query has read since the start."""
+        return {
+            name: sum(progress.numInputRows for progress in query.recentProgress)
+            for name, query in self._queries.items()
+        }
+
+    # -- building ---------------------------------------------------------------------------------------------
+
+    def _records(self, topic: Topic) -> DataFrame:
+        return (
+            self._spark.readStream.format("headwater")
+            .option(BOOTSTRAP, self._settings.bootstrap_servers)
+            .option("subscribe", topic.name)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
+            .load()
+        )
+
+    def _build(self, view: View) -> DataFrame:
+        """Call the view's function; what is wrong in it is told as the user's mistake, with the view's name."""
+        try:
+            rows = view.function(*(good_rows(self._records(topic), topic) for topic in view.topics))
+            columns = rows.columns
+        except HeadwaterError as error:
+            raise InvalidError(f"cannot build view {view.name!r}: {error}", hint=error.hint) from error
+        except PySparkException as error:
+            raise InvalidError(f"cannot build view {view.name!r}: {_first_line(error)}") from error
+        except Exception as error:
+            raise InvalidError(
+                f"cannot build view {view.name!r}: {type(error).__name__}: {error} ({_line_of(view, error)})"
+            ) from error
+        if not isinstance(rows, DataFrame) or not rows.isStreaming:
+            raise InvalidError(f"cannot build view {view.name!r}: its function must return a streaming DataFrame")
+        missing = [name for name in view.key if name not in columns]
+        if missing:
+            raise InvalidError(
+                f"cannot build view {view.name!r}: key column {', '.join(map(repr, missing))} is not in its "
+                f"result, which has: {', '.join(columns)}"
+            )
+        return rows
+
+    def _start(self, name: str, rows: DataFrame, sink: BatchFunction, interval: str) -> None:
+        self._facts.add(name, {"state": "starting"}, at_ms=self._clock.now_ms())
+        writer = (
+            rows.writeStream.queryName(name)
+            .outputMode("update")
+            .option("checkpointLocation", str(self._settings.data / "checkpoints" / name))
+            .foreachBatch(sink)
+        )
+        if self._settings.once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=interval)
+        try:
+            self._queries[name] = writer.start()
+        except PySparkException as error:
+            raise InvalidError(f"cannot start view {name!r}: {_first_line(error)}") from error
+
+    # -- watching ---------------------------------------------------------------------------------------------
+
+    def _fact(self, query: StreamingQuery, progress: Any) -> dict[str, Any]:
+        return {
+            "state": "running" if query.isActive else "stopped",
+            "batchId": progress.batchId,
+            "numInputRows": progress.numInputRows,
+            "inputRowsPerSecond": progress.inputRowsPerSecond,
+            "processedRowsPerSecond": progress.processedRowsPerSecond,
+            "durationMs": dict(progress.durationMs),
+            "behindRecords": self._behind(progress.sources),
+            "error": None,
+        }
+
+    def _behind(self, sources: Iterable[Any]) -> int:
+        """How many records are in the log that the query has not read."""
+        read: dict[TopicPartition, int] = {}
+        for source in sources:
+            read.update(from_json(_offsets(source.endOffset)))
+        with Client(self._settings.bootstrap_servers) as client:
+            latest = client.offsets(read, LATEST)
+        return sum(max(0, latest[tp] - offset) for tp, offset in read.items())
+
+    def _raise_failure(self) -> None:
+        for name, query in self._queries.items():
+            error = query.exception()
+            if error is not None:
+                message = _cause(str(error))
+                self._facts.add(name, {"state": "failed", "error": message}, at_ms=self._clock.now_ms())
+                raise InvalidError(f"query {name!r} failed: {message}") from error
+
+
+def _shape(view: View, rows: DataFrame) -> ViewShape:
+    return ViewShape(
+        name=view.name,
+        key=view.key,
+        columns=tuple(Column(f.name, f.dataType.simpleString()) for f in rows.schema.fields),
+    )
+
+
+def _offsets(text: Any) -> dict[str, dict[str, int]]:
+    return json.loads(text) if isinstance(text, str) else text or {}
+
+
+def _first_line(error: PySparkException) -> str:
+    """Spark's message without the plan that follows it."""
+    message = (error.getMessage() if hasattr(error, "getMessage") else None) or str(error)
+    return message.strip().splitlines()[0]
+
+
+def _cause(message: str) -> str:
+    """The line that says what went wrong, out of the tracebacks that Spark wraps around it."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("headwater.errors.")]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    return lines[0] if lines else "no reason was given"
+
+
+def _line_of(view: View, error: BaseException) -> str:
+    """Where in the user's function it happened."""
+    line = view.function.__code__.co_firstlineno
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == view.function.__code__.co_filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"{Path(view.function.__code__.co_filename).name}, line {line}"

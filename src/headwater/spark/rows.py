@@ -1,0 +1,163 @@
+"""Records to rows: decoding values by a schema, and telling apart what does not fit.
+
+A value must be a JSON object in valid UTF-8 whose fields have the declared types; a field may be missing (null),
+but the event time may not. Every record is either a row (`good_rows`) or a dead letter (`bad_records`).
+"""
+
+import json
+from typing import Any, cast
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from headwater.app import Topic
+from headwater.errors import InvalidError
+
+EVENT_TIME_KEY = "headwater.eventTime"
+RECORD_TIME = "timestamp"
+_ROW, _MISFIT = "_headwater_row", "_headwater_misfit"
+
+
+def event_time_of(rows: DataFrame) -> str:
+    """The column that was declared to be the event time; it is marked in the column's metadata."""
+    for field in rows.schema.fields:
+        if field.metadata.get(EVENT_TIME_KEY):
+            return field.name
+    raise InvalidError(
+        f"there is no event time among the columns {', '.join(rows.columns)}: keep the topic's event time column, "
+        "or name one with `app.topic(..., event_time=...)`"
+    )
+
+
+def parse_schema(topic: Topic) -> StructType:
+    """Read a topic's schema and check that its event time is a time."""
+    assert topic.schema is not None
+    try:
+        schema = cast(StructType, StructType.fromDDL(topic.schema))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InvalidError(
+            f"cannot read the schema of topic {topic.name!r}, {topic.schema!r}: {reason}"
+        ) from error
+    if topic.event_time is None:
+        return schema
+    if topic.event_time not in schema.names:
+        raise InvalidError(
+            f"topic {topic.name!r} has no column {topic.event_time!r} for its event time; "
+            f"its schema has: {', '.join(schema.names)}"
+        )
+    kind = schema[topic.event_time].dataType
+    if not isinstance(kind, TimestampType | TimestampNTZType):
+        raise InvalidError(
+            f"event time {topic.event_time!r} of topic {topic.name!r} is {kind.simpleString()}, expected timestamp"
+        )
+    return schema
+
+
+def good_rows(records: DataFrame, topic: Topic) -> DataFrame:
+    """The rows of those records that fit, with the event time marked."""
+    if topic.schema is None:
+        return _mark_event_time(records, RECORD_TIME)
+    schema = parse_schema(topic)
+    decoded = _decode(records, schema).where(~_is_bad(topic))
+    columns = [F.col(f"{_ROW}.`{name}`").alias(name) for name in schema.names]
+    if topic.event_time is not None:
+        return _mark_event_time(decoded.select(*columns), topic.event_time)
+    if RECORD_TIME in schema.names:
+        raise InvalidError(
+            f"topic {topic.name!r} has a column 'timestamp' and no event time: say event_time='timestamp', "
+            "or rename the column so that the record's own timestamp can take its place"
+        )
+    return _mark_event_time(decoded.select(*columns, RECORD_TIME), RECORD_TIME)
+
+
+def bad_records(records: DataFrame, topic: Topic) -> DataFrame:
+    """The records that do not fit, as they are."""
+    schema = parse_schema(topic)
+    return _decode(records, schema).where(_is_bad(topic)).select(*records.columns)
+
+
+def explain_misfit(value: bytes | None, topic: Topic) -> str:
+    """Say in words why a record was not taken."""
+    if value is None:
+        return "the value is null, expected a JSON object"
+    try:
+        parsed = json.loads(value)
+    except UnicodeDecodeError as error:
+        return f"the value is not UTF-8: {error.reason} at byte {error.start}"
+    except ValueError as error:
+        return f"the value is not JSON: {error}"
+    if not isinstance(parsed, dict):
+        return f"the value is a JSON {_json_kind(parsed)}, expected an object"
+    for field in parse_schema(topic).fields:
+        if problem := _field_problem(field, parsed.get(field.name)):
+            return problem
+    if topic.event_time is not None and parsed.get(topic.event_time) is None:
+        return f"the event time {topic.event_time!r} is missing"
+    return f"the value does not fit the schema {topic.schema!r}"
+
+
+def _decode(records: DataFrame, schema: StructType) -> DataFrame:
+    tolerant = StructType([*schema.fields, StructField(_MISFIT, StringType())])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MISFIT}
+    return records.withColumn(_ROW, F.from_json(F.col("value").cast("string"), tolerant, options))
+
+
+def _is_bad(topic: Topic) -> Column:
+    text = F.col("value").cast("string")
+    # Spark would take the first object of an array and drop the others without a word.
+    is_array = F.ltrim(text).startswith("[")
+    bad = F.col(_ROW).isNull() | F.col(f"{_ROW}.{_MISFIT}").isNotNull() | is_array | ~F.is_valid_utf8(text)
+    if topic.event_time is not None:
+        bad = bad | F.col(f"{_ROW}.`{topic.event_time}`").isNull()
+    # Null means that some part is unknown, which is no better than bad.
+    return F.coalesce(bad, F.lit(True))
+
+
+def _mark_event_time(rows: DataFrame, column: str) -> DataFrame:
+    return rows.withMetadata(column, {EVENT_TIME_KEY: True})
+
+
+def _field_problem(field: StructField, value: Any) -> str | None:
+    if value is None or _fits(field.dataType, value):
+        return None
+    kind = field.dataType.simpleString()
+    return f"field {field.name!r} is {json.dumps(value)[:100]}, expected {kind}"
+
+
+def _fits(kind: DataType, value: Any) -> bool:
+    """Whether a JSON value can be of a type; what is too fine for this is told by the general message."""
+    if isinstance(kind, BooleanType):
+        return isinstance(value, bool)
+    if isinstance(kind, NumericType):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(kind, StructType | MapType):
+        return isinstance(value, dict)
+    if isinstance(kind, ArrayType):
+        return isinstance(value, list)
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return _looks_like_time(value)
+    return True
+
+
+def _looks_like_time(value: Any) -> bool:
+    if isinstance(value, int | float):
+        return not isinstance(value, bool)
+    return isinstance(value, str) and value[:4].isdigit() and "-" in value
+
+
+def _json_kind(value: Any) -> str:
+    kinds = {list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return kinds.get(type(value), "null")

@@ -1,0 +1,78 @@
+"""Starts Spark: with the Java that was found, for streams on one machine, and without noise on the screen.
+
+What Java and Spark have to say goes to a log file instead; errors reach Python anyway.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from headwater.errors import InvalidError
+from headwater.spark.java import JavaChoice, find_java
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+@contextmanager
+def spark_session(
+    name: str, *, master: str = "local[*]", log_file: Path, java: JavaChoice | None = None
+) -> Iterator[SparkSession]:
+    """A session that is stopped at the end; what Spark is told is in `_settings`."""
+    java = java or find_java(os.environ)
+    os.environ["JAVA_HOME"] = str(java.chosen.home)
+    # The workers must be the Python that has this package, whatever `python3` is on the PATH.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in _settings(master).items():
+        builder = builder.config(key, value)
+    try:
+        with _stderr_to(log_file):
+            session = builder.getOrCreate()
+            session.sparkContext.setLogLevel("WARN")
+    except Exception as error:
+        raise InvalidError(
+            f"cannot start Spark at {master!r} with {java.chosen.home}: {error}",
+            hint=f"`headwater doctor` checks Java; Spark's own words are in {str(log_file)!r}",
+        ) from error
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _settings(master: str) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # Facts about batches without rows are of no interest, and there are many.
+        "spark.sql.streaming.noDataProgressEventInterval": "60000",
+    }
+    if master.startswith("local"):
+        # Spark's 200 are for clusters: on one machine each costs a task and a state store for nothing.
+        settings["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
+        settings["spark.driver.host"] = "127.0.0.1"
+        settings["spark.driver.bindAddress"] = "127.0.0.1"
+    return settings
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Have the JVM, which inherits it, write its stderr to a file; ours is back when it has started."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(ours, 2)
+        os.close(ours)

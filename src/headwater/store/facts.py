@@ -1,0 +1,74 @@
+"""Small facts about running queries: what each batch read, how long it took, what went wrong.
+
+The console and the commands are drawn from these alone. They may be lost in a crash without harm, so they are
+kept apart from the views (`facts.db`) and written without waiting for the disk. The last FACTS_KEPT of each
+query are kept. A fact's body uses the names of Spark's StreamingQueryProgress.
+
+Thread-safe: every call uses the calling thread's own connection.
+"""
+
+import json
+import sqlite3
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FACTS_KEPT = 300
+
+_SCHEMA = """
+create table if not exists facts (
+    query text not null, sequence integer not null, at_ms integer not null, body text not null,
+    primary key (query, sequence)) without rowid;
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One fact about a query; `sequence` grows by one with each fact of that query."""
+
+    query: str
+    sequence: int
+    at_ms: int
+    body: dict[str, Any]
+
+
+class FactStore:
+    """The facts of one app, in the SQLite file at `path`, which is made if it is missing."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._local = threading.local()
+        self._connection().executescript(_SCHEMA)
+
+    def add(self, query: str, body: dict[str, Any], *, at_ms: int) -> None:
+        """Append a fact and forget those that are too old."""
+        db = self._connection()
+        db.execute("begin immediate")
+        last = db.execute("select max(sequence) from facts where query = ?", (query,)).fetchone()[0] or 0
+        db.execute("insert into facts values (?, ?, ?, ?)", (query, last + 1, at_ms, json.dumps(body)))
+        db.execute("delete from facts where query = ? and sequence <= ?", (query, last + 1 - FACTS_KEPT))
+        db.execute("commit")
+
+    def queries(self) -> list[str]:
+        """The queries of which there are facts."""
+        return [name for (name,) in self._connection().execute("select distinct query from facts order by 1")]
+
+    def latest(self, query: str, *, limit: int = 1) -> list[Fact]:
+        """The last facts of a query, oldest first."""
+        found = self._connection().execute(
+            "select sequence, at_ms, body from facts where query = ? order by sequence desc limit ?",
+            (query, limit),
+        )
+        facts = [Fact(query=query, sequence=s, at_ms=at, body=json.loads(body)) for s, at, body in found]
+        return facts[::-1]
+
+    def _connection(self) -> sqlite3.Connection:
+        db: sqlite3.Connection | None = getattr(self._local, "db", None)
+        if db is None:
+            db = sqlite3.connect(self._path, timeout=30.0, isolation_level=None)
+            db.execute("pragma journal_mode = wal")
+            db.execute("pragma synchronous = off")
+            self._local.db = db
+        return db

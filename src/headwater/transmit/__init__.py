@@ -1,0 +1,1 @@
+"""Events travel: an append-only log that Kafka's clients use unchanged."""

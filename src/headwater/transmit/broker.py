@@ -1,0 +1,105 @@
+"""Request in, response out: one table from request type to handler.
+
+Bytes come in as a frame and go out as a list of parts; what happens in between is the handlers' work. Produce and
+Fetch carry records and are read and written by hand (`wire.produce`, `wire.fetch`), the rest by their classes.
+"""
+
+import inspect
+import logging
+from collections.abc import Awaitable
+from typing import Any
+
+from headwater.errors import InvalidError
+from headwater.transmit.handlers import Asker, Handler, cluster, groups, records, topics
+from headwater.transmit.node import Node
+from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
+from headwater.transmit.wire.fetch import write_fetch
+from headwater.transmit.wire.frame import LENGTH, RequestHeader, read_request_header, response_header
+from headwater.transmit.wire.produce import VERSION_MIN as PRODUCE_VERSION_MIN
+from headwater.transmit.wire.produce import read_produce
+
+logger = logging.getLogger(__name__)
+
+Parts = list[bytes]
+
+HANDLERS: dict[int, Handler] = {
+    0: records.produce,
+    1: records.fetch,
+    2: records.list_offsets,
+    3: cluster.metadata,
+    8: groups.offset_commit,
+    9: groups.offset_fetch,
+    10: cluster.find_coordinator,
+    11: groups.join_group,
+    12: groups.heartbeat,
+    13: groups.leave_group,
+    14: groups.sync_group,
+    15: groups.describe_groups,
+    16: groups.list_groups,
+    18: cluster.api_versions,
+    19: topics.create_topics,
+    20: topics.delete_topics,
+    22: records.init_producer_id,
+    23: records.offset_for_leader_epoch,
+    32: topics.describe_configs,
+    37: topics.create_partitions,
+    42: groups.delete_groups,
+    60: cluster.describe_cluster,
+}
+
+
+class UnservedRequest(InvalidError):
+    """A request that we do not answer; the connection is closed, as Kafka does."""
+
+
+def answer(node: Node, frame: bytearray, host: str) -> Parts | Awaitable[Parts | None] | None:
+    """Answer one request: at once, or with something to wait for. None means that no response is wanted."""
+    view = memoryview(frame)
+    header = read_request_header(view, is_flexible=is_flexible)
+    api = APIS.get(header.api_key)
+    if api is None:
+        raise UnservedRequest(f"client {header.client_id!r} sent request type {header.api_key}, which is unknown")
+    asker = Asker(client_id=header.client_id, host=host, version=header.api_version)
+    request = _read(api, header, view)
+    result = HANDLERS[api.key](node, request, asker)
+    if inspect.isawaitable(result):
+        return _write_later(api, header, result)
+    return _write(api, header, result)
+
+
+def _read(api: Api, header: RequestHeader, view: memoryview) -> Any:
+    if header.api_key == PRODUCE and header.api_version >= PRODUCE_VERSION_MIN:
+        return read_produce(view, header.body_at, header.api_version)
+    if header.api_key == API_VERSIONS and not api.serves(header.api_version):
+        return api.request()  # its body is of no interest, the answer says what we can do
+    if not api.serves(header.api_version) or header.api_key == PRODUCE:
+        raise UnservedRequest(
+            f"client {header.client_id!r} sent {api.request.name} of version {header.api_version}, "
+            f"we serve {api.version_min} to {api.version_max}"
+        )
+    try:
+        return api.request.decode(view[header.body_at :], version=header.api_version)
+    except Exception as error:  # the decoder has no error of its own: whatever it raises, the bytes are bad
+        raise InvalidError(
+            f"cannot read {api.request.name} of version {header.api_version} from {header.client_id!r}: {error!r}"
+        ) from error
+
+
+async def _write_later(api: Api, header: RequestHeader, result: Awaitable[Any]) -> Parts | None:
+    return _write(api, header, await result)
+
+
+def _write(api: Api, header: RequestHeader, message: Any) -> Parts | None:
+    if message is None:
+        return None
+    version = header.api_version
+    if header.api_key == API_VERSIONS and not api.serves(version):
+        version = 0  # the one layout that every client can read (KIP-511)
+    # The header of ApiVersions stays plain, because its reader does not know our version yet.
+    flexible = is_flexible(header.api_key, version) and header.api_key != API_VERSIONS
+    head = response_header(header.correlation_id, flexible=flexible)
+    if header.api_key == FETCH:
+        body = write_fetch(version, message)
+    else:
+        body = [bytes(message.encode(version=version))]
+    return [LENGTH.pack(len(head) + sum(map(len, body))) + head, *body]

@@ -1,0 +1,165 @@
+"""What the broker must remember besides records: topics, committed offsets, the next producer id.
+
+One SQLite file, `meta.db`, in the broker's directory. Topics and producer ids are on the disk before they are
+answered. Committed offsets survive a crash of the process at once, and a crash of the machine up to the last
+second or so: a group that falls back reads some records again, which its offsets have always allowed for.
+
+Used from the broker's thread only.
+"""
+
+import json
+import re
+import sqlite3
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwater.errors import InvalidError
+from headwater.record import TopicPartition
+
+TOPIC_NAME_MAX = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+_SCHEMA = """
+create table if not exists topics (
+    name text primary key, id blob not null unique, partitions integer not null, configs text not null);
+create table if not exists offsets (
+    group_id text, topic text, partition integer, offset integer not null, leader_epoch integer not null,
+    metadata text, committed_ms integer not null, primary key (group_id, topic, partition)) without rowid;
+create table if not exists counters (name text primary key, value integer not null);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicEntry:
+    """A topic as the catalog keeps it; `configs` are those that were set, not the defaults."""
+
+    name: str
+    id: uuid.UUID
+    partitions: int
+    configs: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """How far a group has come in a partition, with the note its client left there."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+class Catalog:
+    """The broker's memory, at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._durable = _connect(path, synchronous="full")
+        self._durable.executescript(_SCHEMA)
+        self._quick = _connect(path, synchronous="normal")
+        self._topics = {entry.name: entry for entry in self._read_topics()}
+
+    # -- topics -----------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> dict[str, TopicEntry]:
+        return self._topics
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> TopicEntry | None:
+        return next((entry for entry in self._topics.values() if entry.id == topic_id), None)
+
+    def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> TopicEntry:
+        """Remember a new topic."""
+        entry = TopicEntry(name=name, id=uuid.uuid4(), partitions=partitions, configs=configs)
+        self._durable.execute(
+            "insert into topics values (?, ?, ?, ?)", (name, entry.id.bytes, partitions, json.dumps(configs))
+        )
+        self._topics[name] = entry
+        return entry
+
+    def grow_topic(self, name: str, partitions: int) -> TopicEntry:
+        """Give a topic more partitions."""
+        known = self._topics[name]
+        self._durable.execute("update topics set partitions = ? where name = ?", (partitions, name))
+        self._topics[name] = TopicEntry(name=name, id=known.id, partitions=partitions, configs=known.configs)
+        return self._topics[name]
+
+    def delete_topic(self, name: str) -> None:
+        """Forget a topic and what groups have committed for it."""
+        self._durable.execute("delete from topics where name = ?", (name,))
+        self._quick.execute("delete from offsets where topic = ?", (name,))
+        del self._topics[name]
+
+    # -- committed offsets ------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, group: str, offsets: Iterable[tuple[TopicPartition, CommittedOffset]], *, now_ms: int
+    ) -> None:
+        """Remember a group's offsets, all of them or none."""
+        self._quick.execute("begin")
+        self._quick.executemany(
+            "insert or replace into offsets values (?, ?, ?, ?, ?, ?, ?)",
+            (
+                (group, tp.topic, tp.partition, at.offset, at.leader_epoch, at.metadata, now_ms)
+                for tp, at in offsets
+            ),
+        )
+        self._quick.execute("commit")
+
+    def committed_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
+        """Everything a group has committed."""
+        found = self._quick.execute(
+            "select topic, partition, offset, leader_epoch, metadata from offsets where group_id = ?",
+            (group,),
+        )
+        return {
+            TopicPartition(topic, partition): CommittedOffset(offset=offset, leader_epoch=epoch, metadata=metadata)
+            for topic, partition, offset, epoch, metadata in found
+        }
+
+    def groups(self) -> list[str]:
+        """The groups that have committed offsets."""
+        return [name for (name,) in self._quick.execute("select distinct group_id from offsets order by 1")]
+
+    def delete_group(self, group: str) -> None:
+        """Forget what a group has committed."""
+        self._quick.execute("delete from offsets where group_id = ?", (group,))
+
+    # -- producer ids -----------------------------------------------------------------------------------------
+
+    def next_producer_id(self) -> int:
+        """A number that no producer has had before."""
+        (value,) = self._durable.execute(
+            "insert into counters values ('producer_id', 1) "
+            "on conflict (name) do update set value = value + 1 returning value"
+        ).fetchone()
+        return int(value)
+
+    def close(self) -> None:
+        self._quick.close()
+        self._durable.close()
+
+    def _read_topics(self) -> list[TopicEntry]:
+        found = self._durable.execute("select name, id, partitions, configs from topics").fetchall()
+        return [
+            TopicEntry(name=name, id=uuid.UUID(bytes=id_), partitions=partitions, configs=json.loads(configs))
+            for name, id_, partitions, configs in found
+        ]
+
+
+def check_topic_name(name: str) -> None:
+    """Kafka's rules for names; an InvalidError that says which one is broken."""
+    if not name or name in (".", ".."):
+        raise InvalidError(f"topic name {name!r} is not allowed")
+    if len(name) > TOPIC_NAME_MAX:
+        raise InvalidError(f"topic name is {len(name)} characters long, at most {TOPIC_NAME_MAX} are allowed")
+    if not _TOPIC_NAME.fullmatch(name):
+        raise InvalidError(f"topic name {name!r} may only have letters, digits, '.', '_' and '-'")
+
+
+def _connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
+    # The broker's thread is not the one that opens it: see embedded.Broker.
+    db = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
+    db.execute("pragma journal_mode = wal")
+    db.execute(f"pragma synchronous = {synchronous}")
+    return db

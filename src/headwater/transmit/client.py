@@ -1,0 +1,320 @@
+"""The small client of our own processes: metadata, offsets, raw batches in and out. Blocking, no threads.
+
+It speaks to any Kafka broker, several of them too (each partition is asked of its leader). It hands out record
+batches as bytes, because those who use it (the Spark source, above all) decode them by the column. Users have
+better clients for everything else. Not thread-safe: one client a thread.
+"""
+
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.producer import ProduceRequest
+
+from headwater.errors import InvalidError, UnavailableError
+from headwater.record import TopicPartition
+from headwater.transmit.batch import walk
+from headwater.transmit.wire.apis import APIS
+from headwater.transmit.wire.codes import Code
+from headwater.transmit.wire.frame import LENGTH, skip_tags
+
+LATEST, EARLIEST = -1, -2
+TIMEOUT_S = 30.0
+FETCH_BYTES = 4 << 20
+_FETCH_WAIT_MS = 500
+# Above these, Fetch and Produce name topics by id only; names are what we have.
+_VERSION_CAPS = {FetchRequest.API_KEY: 12, ProduceRequest.API_KEY: 9, MetadataRequest.API_KEY: 12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """A topic and the node that leads each of its partitions."""
+
+    name: str
+    leaders: Mapping[int, int]
+
+
+class Client:
+    """A connection to a cluster, made when it is first needed."""
+
+    def __init__(
+        self, bootstrap_servers: str, *, client_id: str = "headwater", timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._bootstrap = _parse_servers(bootstrap_servers)
+        self._bootstrap_servers = bootstrap_servers
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._nodes: dict[int, tuple[str, int]] = {}
+        self._connections: dict[tuple[str, int], _Connection] = {}
+        self._topics: dict[str, TopicInfo] = {}
+
+    # -- topics -----------------------------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None, *, auto_create: bool = False) -> dict[str, TopicInfo]:
+        """The topics there are, or those of the given ones that exist.
+
+        With `auto_create` the broker is asked to create those that do not, which it does if its settings say so.
+        """
+        wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=n) for n in names]
+        response = self._call(None, MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create))
+        self._nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        found = {
+            topic.name: TopicInfo(
+                name=topic.name, leaders={p.partition_index: p.leader_id for p in topic.partitions}
+            )
+            for topic in response.topics
+            if topic.error_code == Code.NONE
+        }
+        self._topics.update(found)
+        return found
+
+    def create_topic(self, name: str, *, partitions: int = -1) -> None:
+        """Create a topic; one that is there already is fine."""
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=-1, assignments=[], configs=[]
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=int(self._timeout_s * 1000), validate_only=False)
+        (result,) = self._call(None, request).topics
+        if result.error_code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
+            raise InvalidError(f"cannot create topic {name!r}: {result.error_message or result.error_code}")
+
+    # -- offsets ----------------------------------------------------------------------------------------------
+
+    def offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        """The offset of each partition at EARLIEST, LATEST, or the first record at a time in milliseconds.
+
+        A time later than the last record gives -1.
+        """
+        return self.offsets_at(dict.fromkeys(partitions, at))
+
+    def offsets_at(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """As `offsets`, with a time of its own for each partition."""
+        found: dict[TopicPartition, int] = {}
+        for leader, partitions in self._by_leader(wanted).items():
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=0,
+                topics=[
+                    ListOffsetsRequest.ListOffsetsTopic(
+                        name=topic,
+                        partitions=[
+                            ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                                partition_index=tp.partition, current_leader_epoch=-1, timestamp=wanted[tp]
+                            )
+                            for tp in tps
+                        ],
+                    )
+                    for topic, tps in _by_topic(partitions).items()
+                ],
+            )
+            for topic in self._call(leader, request).topics:
+                for answer in topic.partitions:
+                    tp = TopicPartition(topic.name, answer.partition_index)
+                    _check(answer.error_code, f"look up offsets of {tp}")
+                    found[tp] = answer.offset
+        return found
+
+    # -- records ----------------------------------------------------------------------------------------------
+
+    def read(self, partition: TopicPartition, offset: int) -> tuple[bytes, int]:
+        """Read some batches from the one that holds the offset on; return them and the offset behind them."""
+        data = self.fetch(partition, offset)
+        behind = offset
+        for _, header in walk(data):
+            behind = header.next_offset
+        if behind <= offset:
+            raise UnavailableError(f"cannot read {partition} at offset {offset}: the broker sends nothing more")
+        return data, behind
+
+    def fetch(self, partition: TopicPartition, offset: int, *, max_bytes: int = FETCH_BYTES) -> bytes:
+        """Read batches from an offset on; empty if there is nothing yet."""
+        shape = FetchRequest.FetchTopic
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=_FETCH_WAIT_MS,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[
+                shape(
+                    topic=partition.topic,
+                    partitions=[
+                        shape.FetchPartition(
+                            partition=partition.partition,
+                            current_leader_epoch=-1,
+                            fetch_offset=offset,
+                            last_fetched_epoch=-1,
+                            log_start_offset=-1,
+                            partition_max_bytes=max_bytes,
+                        )
+                    ],
+                )
+            ],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        response = self._call(self._leader(partition), request)
+        (answer,) = response.responses[0].partitions
+        _check(answer.error_code, f"read {partition} at offset {offset}")
+        return bytes(answer.records or b"")
+
+    def produce(self, partition: TopicPartition, batch: bytes) -> int:
+        """Append one record batch and wait until it is safe; return the offset of its first record."""
+        shape = ProduceRequest.TopicProduceData
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=int(self._timeout_s * 1000),
+            topic_data=[
+                shape(
+                    name=partition.topic,
+                    partition_data=[shape.PartitionProduceData(index=partition.partition, records=batch)],
+                )
+            ],
+        )
+        (answer,) = self._call(self._leader(partition), request).responses[0].partition_responses
+        _check(answer.error_code, f"append to {partition}", answer.error_message)
+        return int(answer.base_offset)
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _leader(self, partition: TopicPartition) -> int:
+        info = self._topics.get(partition.topic) or self.topics([partition.topic]).get(partition.topic)
+        if info is None or partition.partition not in info.leaders:
+            raise InvalidError(f"there is no partition {partition} at {self._bootstrap_servers}")
+        return info.leaders[partition.partition]
+
+    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        leaders: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            leaders.setdefault(self._leader(partition), []).append(partition)
+        return leaders
+
+    def _call(self, node: int | None, request: Any) -> Any:
+        """Send a request to a node, or to whoever answers first, and wait for the response."""
+        addresses = self._bootstrap if node is None else [self._nodes[node]]
+        problem: OSError | None = None
+        for address in addresses:
+            try:
+                return self._connect(address).call(request)
+            except OSError as error:
+                self._drop(address)
+                problem = error
+        places = ", ".join(f"{host}:{port}" for host, port in addresses)
+        raise UnavailableError(
+            f"cannot reach a broker at {places}: {problem}",
+            hint="is it running? `headwater broker` starts one; --bootstrap-servers names another",
+        ) from problem
+
+    def _connect(self, address: tuple[str, int]) -> "_Connection":
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = _Connection(address, self._client_id, self._timeout_s)
+            self._connections[address] = connection
+        return connection
+
+    def _drop(self, address: tuple[str, int]) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+
+class _Connection:
+    """One socket; a request at a time."""
+
+    def __init__(self, address: tuple[str, int], client_id: str, timeout_s: float) -> None:
+        self._client_id = client_id
+        self._correlation_id = 0
+        self._socket = socket.create_connection(address, timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._versions = {ApiVersionsRequest.API_KEY: (0, 0)}
+        response = self.call(ApiVersionsRequest())
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+
+    def call(self, request: Any) -> Any:
+        version = self._version(request)
+        self._correlation_id += 1
+        request.API_VERSION = version
+        request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
+        self._socket.sendall(request.encode(version=version, header=True, framed=True))
+        return self._receive(APIS[request.API_KEY].response, version)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _version(self, request: Any) -> int:
+        key = request.API_KEY
+        low, high = self._versions.get(key, (0, -1))
+        version = min(high, request.max_version, _VERSION_CAPS.get(key, high))
+        if version < low:
+            raise UnavailableError(
+                f"the broker does not offer {request.name} in a version we know: it has {low} to {high}"
+            )
+        return int(version)
+
+    def _receive(self, response: Any, version: int) -> Any:
+        (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
+        frame = memoryview(self._exactly(size))
+        (correlation_id,) = LENGTH.unpack_from(frame)
+        if correlation_id != self._correlation_id:
+            raise OSError(f"response {correlation_id} to request {self._correlation_id}")
+        at = LENGTH.size
+        if response.flexible_version_q(version) and response.API_KEY != ApiVersionsRequest.API_KEY:
+            at = skip_tags(frame, at)
+        return response.decode(frame[at:], version=version)
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            received = self._socket.recv_into(view)
+            if not received:
+                raise ConnectionResetError("the broker closed the connection")
+            view = view[received:]
+        return data
+
+
+def _parse_servers(servers: str) -> list[tuple[str, int]]:
+    """Read `host:port,host:port`."""
+    addresses = []
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdigit():
+            raise InvalidError(f"cannot read bootstrap servers {servers!r}: expected host:port[,host:port...]")
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    topics: dict[str, list[TopicPartition]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(partition)
+    return topics
+
+
+def _check(code: int, attempt: str, message: str | None = None) -> None:
+    if code == Code.NONE:
+        return
+    name = Code(code).name if code in list(Code) else f"error {code}"
+    kind = InvalidError if code == Code.OFFSET_OUT_OF_RANGE else UnavailableError
+    raise kind(f"cannot {attempt}: {message or name}")

@@ -1,0 +1,21 @@
+"""What the broker does for each request, by subject. A handler takes the node, the request and who asked, and
+gives the response's message, now or later; it writes no bytes and opens no socket.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.transmit.node import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who sent a request, in which version."""
+
+    client_id: str
+    host: str
+    version: int
+
+
+Handler = Callable[[Node, Any, Asker], Any | Awaitable[Any]]

@@ -1,0 +1,79 @@
+"""A sparse index into a segment: where to start looking for an offset or a time.
+
+One entry for every INTERVAL_BYTES of log, made at the start of a batch:
+
+    offset - base offset 4 | position in the segment file 4 | highest timestamp before this batch 8
+
+The entries of a segment that is still written live in memory. When the segment is sealed they go to a file,
+written whole beside it and renamed, with a checksum in front; a missing or damaged index is rebuilt from the
+segment. So there is no index to repair after a crash.
+"""
+
+import struct
+from pathlib import Path
+
+from crc32c import crc32c
+
+INTERVAL_BYTES = 4096
+
+_ENTRY = struct.Struct(">IIq")
+_FILE_HEADER = struct.Struct(">4sIqqq")
+_MAGIC = b"HWI1"
+
+
+class SparseIndex:
+    """Entries in growing order of offset, position and time. Not thread-safe."""
+
+    def __init__(self, entries: bytes = b"") -> None:
+        self._entries = bytearray(entries)
+        self._next_position = 0
+
+    def __len__(self) -> int:
+        return len(self._entries) // _ENTRY.size
+
+    def note(self, offset_delta: int, position: int, timestamp_before: int) -> None:
+        """Take in a batch that was written; an entry is made only where the last one is far enough behind."""
+        if position >= self._next_position:
+            self._entries += _ENTRY.pack(offset_delta, position, timestamp_before)
+            self._next_position = position + INTERVAL_BYTES
+
+    def position_of_offset(self, offset_delta: int) -> int:
+        """The last known place at or before the batch that holds the offset."""
+        return self._last(0, offset_delta)
+
+    def position_of_time(self, timestamp: int) -> int:
+        """The last known place before which every record is older than the timestamp."""
+        return self._last(2, timestamp - 1)
+
+    def _last(self, field: int, bound: int) -> int:
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if _ENTRY.unpack_from(self._entries, middle * _ENTRY.size)[field] <= bound:
+                low = middle + 1
+            else:
+                high = middle
+        return 0 if low == 0 else int(_ENTRY.unpack_from(self._entries, (low - 1) * _ENTRY.size)[1])
+
+    def save(self, path: Path, *, size: int, next_offset: int, max_timestamp: int) -> None:
+        """Write the index of a sealed segment, with what else is to be known without reading the segment."""
+        body = bytes(self._entries)
+        fields = struct.pack(">qqq", size, next_offset, max_timestamp)
+        header = _FILE_HEADER.pack(_MAGIC, crc32c(body, crc32c(fields)), size, next_offset, max_timestamp)
+        fresh = path.with_suffix(".index.new")
+        fresh.write_bytes(header + body)
+        fresh.replace(path)
+
+
+def load_index(path: Path, *, size: int) -> tuple[SparseIndex, int, int] | None:
+    """Read a saved index, with the segment's next offset and highest time; None if it does not fit or hold."""
+    try:
+        data = path.read_bytes()
+        magic, crc, known_size, next_offset, max_timestamp = _FILE_HEADER.unpack_from(data)
+    except (OSError, struct.error):
+        return None
+    body = data[_FILE_HEADER.size :]
+    fields = struct.pack(">qqq", known_size, next_offset, max_timestamp)
+    if magic != _MAGIC or known_size != size or crc32c(body, crc32c(fields)) != crc:
+        return None
+    return SparseIndex(body), next_offset, max_timestamp

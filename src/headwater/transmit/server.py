@@ -1,0 +1,219 @@
+"""Sockets around `broker`: frames in, answers out, in the order of the requests.
+
+Requests of one connection are handled in order, and each may take its time to be answered (a fetch that waits
+for records, a produce that waits for the disk) while the next is already being handled. Answers leave in order. A
+connection that asks faster than it is answered, or does not take its answers, is not read from until it has
+caught up, so memory stays bounded.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import deque
+from typing import cast
+
+from headwater.clock import Clock
+from headwater.errors import ConflictError, InvalidError
+from headwater.locks import FolderLock
+from headwater.transmit import broker
+from headwater.transmit.durability import INTERVAL_S
+from headwater.transmit.node import BrokerSettings, Endpoint, Node, open_node
+from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX = 64
+"""Requests of one connection that may be waiting for their answer."""
+
+EXPIRE_EVERY_S = 0.1
+BACKLOG = 512
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client. A frame is received straight into the buffer it is then read from."""
+
+    def __init__(self, node: Node, connections: "set[Connection]") -> None:
+        self._node = node
+        self._connections = connections
+        self._transport: asyncio.Transport
+        self._host = "?"
+        self._prefix = bytearray(LENGTH.size)
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._waiting: deque[asyncio.Future[broker.Parts | None]] = deque()
+        self._is_paused = False
+        self._may_write = True
+
+    # -- what asyncio calls -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._host = f"/{peer[0]}" if peer else "?"
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        for future in self._waiting:
+            future.cancel()
+        self._waiting.clear()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        target = self._prefix if self._frame is None else self._frame
+        return memoryview(target)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        if self._frame is None:
+            if self._filled == len(self._prefix):
+                self._start_frame()
+        elif self._filled == len(self._frame):
+            frame, self._frame, self._filled = self._frame, None, 0
+            self._handle(frame)
+
+    def pause_writing(self) -> None:
+        self._may_write = False
+        self._balance()
+
+    def resume_writing(self) -> None:
+        self._may_write = True
+        self._balance()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _start_frame(self) -> None:
+        (size,) = LENGTH.unpack(self._prefix)
+        if not 0 < size <= FRAME_BYTES_MAX:
+            logger.warning(
+                "closing %s: it announced a request of %d bytes, at most %d are taken; is it a Kafka client?",
+                self._host, size, FRAME_BYTES_MAX,
+            )  # fmt: skip
+            self._transport.close()
+            return
+        self._frame = bytearray(size)
+        self._filled = 0
+
+    def _handle(self, frame: bytearray) -> None:
+        try:
+            result = broker.answer(self._node, frame, self._host)
+        except InvalidError as error:
+            logger.warning("closing %s: %s", self._host, error)
+            self._transport.close()
+            return
+        except Exception:
+            logger.exception("closing %s: a request failed", self._host)
+            self._transport.close()
+            return
+        if result is None or isinstance(result, list):
+            if not self._waiting:
+                self._send(result)
+                return
+            future: asyncio.Future[broker.Parts | None] = asyncio.get_running_loop().create_future()
+            future.set_result(result)
+        else:
+            future = asyncio.ensure_future(result)
+            future.add_done_callback(self._on_answered)
+        self._waiting.append(future)
+        self._balance()
+
+    def _on_answered(self, _: object) -> None:
+        """Send what is ready, up to the first answer that is not."""
+        while self._waiting and self._waiting[0].done():
+            future = self._waiting.popleft()
+            if future.cancelled():
+                continue
+            error = future.exception()
+            if error is not None:
+                logger.error("closing %s: a request failed", self._host, exc_info=error)
+                self._transport.close()
+                return
+            self._send(future.result())
+        self._balance()
+
+    def _send(self, parts: broker.Parts | None) -> None:
+        if parts is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
+
+    def _balance(self) -> None:
+        """Read from the client only while it keeps up."""
+        keeps_up = self._may_write and len(self._waiting) < IN_FLIGHT_MAX
+        if keeps_up and self._is_paused:
+            self._transport.resume_reading()
+        elif not keeps_up and not self._is_paused:
+            self._transport.pause_reading()
+        self._is_paused = not keeps_up
+
+
+class Server:
+    """Listens for clients until it is closed."""
+
+    def __init__(
+        self, node: Node, listener: asyncio.Server, connections: set[Connection], lock: FolderLock
+    ) -> None:
+        self.endpoint = node.endpoint
+        self.recovered = node.topics.recovered()
+        self._node = node
+        self._listener = listener
+        self._connections = connections
+        self._lock = lock
+        self._tasks = [
+            asyncio.create_task(self._expire_groups()),
+            asyncio.create_task(self._sync_logs()),
+        ]
+
+    async def close(self) -> None:
+        """Stop listening, let go of clients, and close the files."""
+        self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self._connections):
+            connection.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._node.topics.close()
+        self._node.catalog.close()
+        self._lock.release()
+
+    async def _expire_groups(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_EVERY_S)
+            self._node.groups.expire(self._node.clock.monotonic())
+
+    async def _sync_logs(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self._node.topics.sync_all()
+
+
+async def serve(settings: BrokerSettings, clock: Clock) -> Server:
+    """Open the data directory, take the address and start to answer."""
+    lock = FolderLock(settings.data, "broker.lock", holder="broker")
+    try:
+        listening = _bind(settings)
+        host, port = listening.getsockname()[:2]
+        node = open_node(settings, Endpoint(host=settings.advertised_host or host, port=port), clock)
+    except BaseException:
+        lock.release()
+        raise
+    connections: set[Connection] = set()
+    listener = await asyncio.get_running_loop().create_server(
+        lambda: Connection(node, connections), sock=listening
+    )
+    return Server(node, listener, connections, lock)
+
+
+def _bind(settings: BrokerSettings) -> socket.socket:
+    address = f"{settings.host}:{settings.port}"
+    try:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConflictError(
+                f"cannot listen on {address}: the address is in use",
+                hint="stop the other program, or choose another port with --listen (port 0 takes a free one)",
+            ) from error
+        raise InvalidError(f"cannot listen on {address}: {error.strerror or error}") from error

@@ -1,0 +1,1 @@
+"""Kafka's messages: bytes to values and back. No socket is opened here and no file."""

@@ -1,0 +1,115 @@
+"""Which of Kafka's requests we answer, in which versions, and the classes that read and write them.
+
+The classes are kafka-python's: one class serves every version of a message, and a field that a version does not
+have is left out. Ranges follow a Kafka 4.3 broker as far as one node needs them. Produce starts at 0 although
+we serve it from 3 on, because older librdkafka stops compressing otherwise (KAFKA-18659).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from kafka.protocol.consumer import (
+    FetchRequest,
+    FetchResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A request, its response, and the versions we list."""
+
+    key: int
+    request: Any
+    response: Any
+    version_min: int
+    version_max: int
+
+    def serves(self, version: int) -> bool:
+        return self.version_min <= version <= self.version_max
+
+
+def _table(*rows: tuple[Any, Any, int, int]) -> dict[int, Api]:
+    return {request.API_KEY: Api(request.API_KEY, request, response, low, high)
+            for request, response, low, high in rows}  # fmt: skip
+
+
+APIS = _table(
+    (ProduceRequest, ProduceResponse, 0, 13),
+    (FetchRequest, FetchResponse, 4, 18),
+    (ListOffsetsRequest, ListOffsetsResponse, 1, 11),
+    (MetadataRequest, MetadataResponse, 0, 13),
+    (OffsetCommitRequest, OffsetCommitResponse, 2, 9),
+    (OffsetFetchRequest, OffsetFetchResponse, 1, 9),
+    (FindCoordinatorRequest, FindCoordinatorResponse, 0, 6),
+    (JoinGroupRequest, JoinGroupResponse, 0, 9),
+    (HeartbeatRequest, HeartbeatResponse, 0, 4),
+    (LeaveGroupRequest, LeaveGroupResponse, 0, 5),
+    (SyncGroupRequest, SyncGroupResponse, 0, 5),
+    (DescribeGroupsRequest, DescribeGroupsResponse, 0, 6),
+    (ListGroupsRequest, ListGroupsResponse, 0, 5),
+    (ApiVersionsRequest, ApiVersionsResponse, 0, 4),
+    (CreateTopicsRequest, CreateTopicsResponse, 2, 7),
+    (DeleteTopicsRequest, DeleteTopicsResponse, 1, 6),
+    (InitProducerIdRequest, InitProducerIdResponse, 0, 5),
+    (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 2, 4),
+    (DescribeConfigsRequest, DescribeConfigsResponse, 1, 4),
+    (CreatePartitionsRequest, CreatePartitionsResponse, 0, 3),
+    (DeleteGroupsRequest, DeleteGroupsResponse, 0, 2),
+    (DescribeClusterRequest, DescribeClusterResponse, 0, 2),
+)
+
+
+def is_flexible(api_key: int, api_version: int) -> bool:
+    """Whether this version of a request uses compact fields and tags."""
+    api = APIS.get(api_key)
+    return api is not None and bool(api.request.flexible_version_q(api_version))

@@ -1,0 +1,25 @@
+"""What the tests of the broker share: Hypothesis without a stopwatch, and a broker that runs while a test does."""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+with warnings.catch_warnings():
+    # kafka-python loads its messages with a function that is deprecated from Python 3.11 to 3.12.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from headwater.transmit.embedded import Broker
+
+# The machine may be busy, so nothing is judged by its speed.
+settings.register_profile(
+    "headwater", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("headwater")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "data") as running:
+        yield running
