@@ -167,13 +167,9 @@ def test_failed_step_is_told_and_begun_anew(project: Project) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_setup_ends_its_child_and_is_begun_anew(
-    project: Project, number: signal.Signals
-) -> None:
+def test_interrupted_setup_ends_its_child_and_is_begun_anew(project: Project, number: signal.Signals) -> None:
     pid_file = project.root / "pid"
-    project.make_uv(
-        sync=f'echo $$ > "{pid_file}.new"; mv "{pid_file}.new" "{pid_file}"; exec sleep 60'
-    )
+    project.make_uv(sync=f'echo $$ > "{pid_file}.new"; mv "{pid_file}.new" "{pid_file}"; exec sleep 60')
     # A group of its own, signalled as a whole, is what Ctrl-C does at a terminal.
     process = subprocess.Popen(
         project.command("setup"),
@@ -202,9 +198,7 @@ def test_two_at_once_set_up_only_once(project: Project) -> None:
     project.make_uv(sync=f'touch "{started}"; while [ ! -e "{go_on}" ]; do sleep 0.05; done')
     first = subprocess.Popen(project.command("setup"), env=project.environ)
     wait_for(started)
-    second = subprocess.Popen(
-        project.command("setup"), env=project.environ, stderr=subprocess.PIPE, text=True
-    )
+    second = subprocess.Popen(project.command("setup"), env=project.environ, stderr=subprocess.PIPE, text=True)
     assert second.stderr is not None
     assert "waiting for another ./dev" in second.stderr.readline()
     go_on.touch()
@@ -295,9 +289,7 @@ def publish(folder: Path, *versions: str, sha256: str | None = None, attribute: 
     (folder / "uv" / "index.html").write_text("\n".join(links))
 
 
-def test_newest_uv_is_taken_from_the_index(
-    dev: ModuleType, index: tuple[str, Path], tmp_path: Path
-) -> None:
+def test_newest_uv_is_taken_from_the_index(dev: ModuleType, index: tuple[str, Path], tmp_path: Path) -> None:
     url, folder = index
     publish(folder, "0.9.1", "0.10.2", "0.2.30", "0.11.0", attribute='data-yanked="broken"')
     target = tmp_path / "tools" / "bin" / "uv"

@@ -151,9 +151,7 @@ def test_text_has_a_line_per_check(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert result.stdout.endswith("\nready to run\n")
 
 
-def test_problem_gives_exit_code_1_and_the_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_problem_gives_exit_code_1_and_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".headwater").write_text("")
     result = CliRunner().invoke(app, [])

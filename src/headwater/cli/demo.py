@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headwater.demo.traffic import Traffic
 
 _LOOK_EVERY_S = 0.2
+_DRAIN_S = 10.0
 
 
 def demo(
@@ -65,6 +66,7 @@ def demo(
             with running(app, settings, say, on_log_ready=open_shop) as it:
                 _watch(it, say, until)
                 traffic[0].stop()
+                _drain(it, traffic[0])
                 _summary(it, traffic[0], time.monotonic() - began)
         except KeyboardInterrupt:
             say("stopped")
@@ -92,6 +94,13 @@ def _watch(it: "RunningApp", say: "Say", until: float | None) -> None:
     say(f"first result: {row['product']}, {row['orders']} orders, {row['revenue']:.2f}")
     say(f"look at {it.console_url}" + ("" if until else "; Ctrl-C ends the demo"))
     it.pipeline.run(until=until)
+
+
+def _drain(it: "RunningApp", traffic: "Traffic") -> None:
+    """Let the last orders reach the view, within reason."""
+    until = time.monotonic() + _DRAIN_S
+    while it.pipeline.rows_read()["revenue"] < traffic.sent and time.monotonic() < until:
+        it.pipeline.run(until=time.monotonic() + _LOOK_EVERY_S)
 
 
 def _summary(it: "RunningApp", traffic: "Traffic", took_s: float) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from headwater.errors import InvalidError
@@ -136,7 +137,7 @@ def split(start: Offsets, end: Offsets, min_partitions: int | None) -> list[Rang
 def _cut(whole: Range, parts: int) -> Iterable[Range]:
     size = whole.end - whole.start
     bounds = [whole.start + size * n // parts for n in range(parts + 1)]
-    return (Range(whole.partition, low, high) for low, high in zip(bounds, bounds[1:], strict=False) if low < high)
+    return (Range(whole.partition, low, high) for low, high in pairwise(bounds) if low < high)
 
 
 # -- reading options ------------------------------------------------------------------------------------------

@@ -130,7 +130,6 @@ class Pipeline:
         """Call the view's function; what is wrong in it is told as the user's mistake, with the view's name."""
         try:
             rows = view.function(*(good_rows(self._records(topic), topic) for topic in view.topics))
-            columns = rows.columns
         except HeadwaterError as error:
             raise InvalidError(f"cannot build view {view.name!r}: {error}", hint=error.hint) from error
         except PySparkException as error:
@@ -141,11 +140,11 @@ class Pipeline:
             ) from error
         if not isinstance(rows, DataFrame) or not rows.isStreaming:
             raise InvalidError(f"cannot build view {view.name!r}: its function must return a streaming DataFrame")
-        missing = [name for name in view.key if name not in columns]
+        missing = [name for name in view.key if name not in rows.columns]
         if missing:
             raise InvalidError(
                 f"cannot build view {view.name!r}: key column {', '.join(map(repr, missing))} is not in its "
-                f"result, which has: {', '.join(columns)}"
+                f"result, which has: {', '.join(rows.columns)}"
             )
         return rows
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from headwater.errors import InvalidError
@@ -26,6 +27,8 @@ def spark_session(
     os.environ["JAVA_HOME"] = str(java.chosen.home)
     # The workers must be the Python that has this package, whatever `python3` is on the PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_HOME", str(_quick_home(log_file.with_name("spark-home"))))
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in _settings(master).items():
         builder = builder.config(key, value)
@@ -60,6 +63,22 @@ def _settings(master: str) -> dict[str, str]:
         settings["spark.driver.host"] = "127.0.0.1"
         settings["spark.driver.bindAddress"] = "127.0.0.1"
     return settings
+
+
+def _quick_home(folder: Path) -> Path:
+    """A SPARK_HOME of links to PySpark's files, all but one: the zip of its Python part.
+
+    Spark puts that zip first on its workers' path, where every one of them compiles it anew. Without it they import
+    the installed, compiled package: measured on two cores, the first result came after 15 s instead of 24.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    installed = Path(pyspark.__file__).parent.resolve()
+    for name in ("bin", "jars"):
+        link = folder / name
+        if not link.is_symlink() or link.readlink() != installed / name:
+            link.unlink(missing_ok=True)
+            link.symlink_to(installed / name)
+    return folder.resolve()
 
 
 @contextmanager

@@ -45,7 +45,6 @@ def dead_letter_sink(store: ViewStore, topic: Topic, bootstrap_servers: str, clo
             return
         misfits = records.toArrow()
         end = int(known.note.get("end", -1)) if known is not None and known.run == run else -1
-        count = 0
         if misfits.num_rows:
             with Client(bootstrap_servers) as client:
                 target = TopicPartition(topic.dead_letters, 0)
@@ -55,9 +54,9 @@ def dead_letter_sink(store: ViewStore, topic: Topic, bootstrap_servers: str, clo
                 for start in range(0, len(letters), _BATCH_RECORDS):
                     client.produce(target, encode_batch(letters[start : start + _BATCH_RECORDS]))
                 end = client.offsets([target], LATEST)[target]
-                count = misfits.num_rows
         progress = Progress(run=run, batch=batch, note={"end": end})
-        store.commit_progress(query, progress, counts={query: count} if count else None)
+        # The topic holds dead letters only, so its end is their number, whatever happened on the way.
+        store.commit_progress(query, progress, counts={query: end} if end > 0 else None)
 
     return write
 

@@ -1,9 +1,10 @@
 """How a view's values are kept: Arrow columns to plain database values, and back to what JSON can carry.
 
-Every kept value is text, integer, real or null, and sorts as the value does:
+Every kept value is text, integer, real or null:
 
-- timestamps are UTC text of fixed width (`2026-11-15T20:30:00.000000Z`),
-- binary is base64 text, decimals and nested values (a window, an array) are JSON text,
+- timestamps are UTC text of fixed width (`2026-11-15T20:30:00.000000Z`), so that they sort as times do,
+- decimals are text, to the last digit, and binary is base64 text,
+- nested values (a window, an array) are JSON text, their parts by the same rules; a window sorts by its start,
 - NaN is the text `NaN`, because SQLite would turn it into null.
 
 Column types go by Spark's names (`string`, `double`, `struct<...>`), since that is where they come from.
@@ -14,6 +15,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,10 @@ import pyarrow.compute as pc
 from headwater.errors import InvalidError
 
 Value = str | int | float | None
+
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_INTEGER_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +39,29 @@ class Column:
 
 
 def encode_column(values: pa.ChunkedArray) -> list[Value]:
-    """Turn an Arrow column into values that a database keeps without loss and in order."""
+    """Turn an Arrow column into values that a database keeps without loss."""
     kind = values.type
     if pa.types.is_timestamp(kind):
         return _timestamps(values)
-    if pa.types.is_floating(kind):
-        return [_real(v) for v in values.to_pylist()]
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return [None if v is None else base64.b64encode(v).decode() for v in values.to_pylist()]
-    if pa.types.is_boolean(kind):
-        return [None if v is None else int(v) for v in values.to_pylist()]
     if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values.to_pylist()  # type: ignore[no-any-return]
-    if pa.types.is_decimal(kind) or pa.types.is_date(kind):
-        return [None if v is None else str(v) for v in values.to_pylist()]
-    if pa.types.is_struct(kind):
-        return _structs(values)
-    return [None if v is None else _json(v) for v in values.to_pylist()]
+    if pa.types.is_floating(kind):
+        return ["NaN" if v is not None and math.isnan(v) else v for v in values.to_pylist()]
+    if pa.types.is_boolean(kind):
+        return [None if v is None else int(v) for v in values.to_pylist()]
+    if pa.types.is_nested(kind):
+        part = _json_part(kind)
+        return [None if v is None else _json(part(v)) for v in values.to_pylist()]
+    return [None if v is None else _json_part(kind)(v) for v in values.to_pylist()]
 
 
 def decode_value(column: Column, value: Value) -> Any:
-    """Give a kept value back as JSON can carry it: numbers, text, lists and objects."""
-    if value is None:
-        return None
-    if column.type == "boolean":
+    """Give a kept value back as JSON can carry it: finite numbers, text, lists and objects."""
+    if isinstance(value, float) and math.isinf(value):
+        return _finite(value)
+    if value is not None and column.type == "boolean":
         return bool(value)
-    if column.type.startswith(("struct", "array", "map")):
+    if value is not None and column.type.startswith(("struct", "array", "map")):
         return json.loads(str(value))
     return value
 
@@ -66,43 +69,77 @@ def decode_value(column: Column, value: Value) -> Any:
 def parse_value(column: Column, text: str) -> Value:
     """Read a value that a person typed (a command line, an address) as the column keeps it."""
     try:
-        if column.type in ("tinyint", "smallint", "int", "bigint"):
-            return int(text)
+        if column.type in _INTEGERS:
+            return _integer(text)
         if column.type in ("float", "double"):
-            return float(text)
+            return "NaN" if math.isnan(float(text)) else float(text)
         if column.type == "boolean":
             return {"false": 0, "true": 1}[text.lower()]
+        if column.type == "timestamp":
+            return _time_text(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, KeyError):
         raise InvalidError(f"cannot look up {column.name} = {text!r}: the column is {column.type}") from None
     return text
 
 
-def _real(value: float | None) -> float | str | None:
-    return "NaN" if value is not None and math.isnan(value) else value
+def sorting(column: Column) -> str:
+    """The SQL expression by which a column's values sort as they should; `?` stands for the column."""
+    return "cast(? as real)" if column.type.startswith("decimal") else "?"
 
 
 def _timestamps(values: pa.ChunkedArray) -> list[Value]:
     zone = "Z" if values.type.tz is not None else ""
     micros = values.cast(pa.timestamp("us", tz=values.type.tz and "UTC"))
-    return pc.strftime(micros, format="%Y-%m-%dT%H:%M:%S" + zone).to_pylist()  # type: ignore[no-any-return]
+    return pc.strftime(micros, format=_TIME_FORMAT + zone).to_pylist()  # type: ignore[no-any-return]
 
 
-def _structs(values: pa.ChunkedArray) -> list[Value]:
-    """Encode each field as a column would be, so that a window sorts by its start."""
-    array = values.combine_chunks()
-    names = [field.name for field in values.type]
-    fields = [encode_column(pa.chunked_array([array.field(i)])) for i in range(len(names))]
-    rows = zip(*fields, strict=True) if fields else iter(() for _ in range(len(array)))
-    valid = array.is_valid().to_pylist()
-    return [_json(dict(zip(names, row, strict=True))) if ok else None for ok, row in zip(valid, rows, strict=True)]
+def _json_part(kind: pa.DataType) -> Callable[[Any], Any]:
+    """How values of a type appear inside JSON."""
+    if pa.types.is_struct(kind):
+        fields = {field.name: _or_null(_json_part(field.type)) for field in kind}
+        return lambda value: {name: part(value[name]) for name, part in fields.items()}
+    if pa.types.is_map(kind):
+        key, item = _json_part(kind.key_type), _or_null(_json_part(kind.item_type))
+        return lambda pairs: {str(key(k)): item(v) for k, v in pairs}
+    if pa.types.is_nested(kind):
+        element = _or_null(_json_part(kind.value_type))
+        return lambda values: [element(value) for value in values]
+    if pa.types.is_timestamp(kind):
+        return _time_text
+    if pa.types.is_floating(kind):
+        return _finite
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return lambda value: base64.b64encode(value).decode()
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return lambda value: value
+    return str
+
+
+def _or_null(part: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else part(value)
+
+
+def _time_text(value: datetime) -> str:
+    if value.tzinfo is None:
+        return value.strftime(_TIME_FORMAT + ".%f")
+    return value.astimezone(UTC).strftime(_TIME_FORMAT + ".%fZ")
+
+
+def _finite(value: float) -> float | str:
+    """JSON has no NaN and no infinity; as text they have the names that JavaScript and Spark read."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _integer(text: str) -> int:
+    value = int(text)
+    if abs(value) > _INTEGER_MAX:
+        raise ValueError
+    return value
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, default=_json_leaf, separators=(",", ":"), ensure_ascii=False)
-
-
-_LEAVES: dict[type, Callable[[Any], Any]] = {bytes: lambda v: base64.b64encode(v).decode()}
-
-
-def _json_leaf(value: Any) -> Any:
-    return _LEAVES.get(type(value), str)(value)
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from headwater.change import Change, Op
 from headwater.errors import ConflictError, InvalidError
-from headwater.store.columns import Column, Value, decode_value, encode_column, parse_value
+from headwater.store.columns import Column, Value, decode_value, encode_column, parse_value, sorting
 
 CHANGES_KEPT = 10_000
 """Enough for a browser tab to come back after minutes and miss nothing; older followers start from the rows."""
@@ -96,6 +96,7 @@ class ViewStore:
 
     def declare(self, shape: ViewShape) -> None:
         """Create the view, or check that the one that is there has the same shape."""
+        _check_names(shape)
         with self._write() as db:
             known = self._shape_or_none(db, shape.name)
             if known == shape:
@@ -136,15 +137,11 @@ class ViewStore:
             return True
 
     def commit_progress(self, query: str, progress: Progress, *, counts: dict[str, int] | None = None) -> None:
-        """Note how far a query without a view has come, and add to counters, in one transaction."""
+        """Note how far a query without a view has come, and set counters, in one transaction."""
         with self._write() as db:
             self._set_progress(db, query, progress)
             for name, count in (counts or {}).items():
-                db.execute(
-                    "insert into headwater_counters values (?, ?) "
-                    "on conflict (name) do update set value = value + excluded.value",
-                    (name, count),
-                )
+                db.execute("insert or replace into headwater_counters values (?, ?)", (name, count))
 
     # -- reading ----------------------------------------------------------------------------------------------
 
@@ -181,7 +178,7 @@ class ViewStore:
     ) -> list[dict[str, Any]]:
         """Rows in the order of the key or of a column: all, or those whose key starts with the given values."""
         shape = self.shape(view)
-        order_names = list(shape.key) if order_by is None else [shape.column(order_by).name, *shape.key]
+        order_names = shape.key if order_by is None else (order_by, *shape.key)
         if len(key) > len(shape.key):
             raise InvalidError(
                 f"cannot look up {list(key)!r} in view {view!r}: its key has {len(shape.key)} columns "
@@ -190,7 +187,10 @@ class ViewStore:
         names = shape.key[: len(key)]
         wanted = [parse_value(shape.column(name), text) for name, text in zip(names, key, strict=True)]
         conditions = " and ".join(f"{_quote(name)} = ?" for name in names) or "true"
-        order = ", ".join(_quote(name) + (" desc" if descending else "") for name in order_names)
+        direction = " desc" if descending else ""
+        order = ", ".join(
+            sorting(shape.column(name)).replace("?", _quote(name)) + direction for name in order_names
+        )
         found = self._connection().execute(
             f"select {_columns(shape)} from {_table(view)} where {conditions} order by {order} limit ?",
             (*wanted, limit),
@@ -362,6 +362,17 @@ def _decode_change(shape: ViewShape, position: int, op: str, before: str | None,
         after=rows[1] or None,
         position=position,
     )
+
+
+def _check_names(shape: ViewShape) -> None:
+    """SQLite does not tell upper from lower case, and one column's name is ours."""
+    seen = {"_key": "_key"}
+    for column in shape.columns:
+        other = seen.setdefault(column.name.lower(), column.name)
+        if other != column.name or column.name.lower() == "_key":
+            raise InvalidError(
+                f"cannot keep view {shape.name!r}: its column {column.name!r} has the same name as {other!r}"
+            )
 
 
 def _describe(shape: ViewShape) -> str:

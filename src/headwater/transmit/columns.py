@@ -31,6 +31,8 @@ SCHEMA = pa.schema(
 )
 SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 
+_SHIFT_MAX = 63
+
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
@@ -54,7 +56,7 @@ def to_arrow(
         return _empty(schema)
     body, headers = _bodies(data, batches)
     bytes_ = np.frombuffer(body, dtype=np.uint8)
-    offsets, timestamps, key, value = _fields(bytes_, _record_starts(body, headers), headers)
+    offsets, timestamps, key, value = _fields(bytes_, _record_places(body, headers), headers)
     low, high = np.searchsorted(offsets, [start, end])
     count = int(high - low)
     buffer = pa.py_buffer(body)
@@ -83,13 +85,14 @@ def _bodies(data: Buffer, batches: Sequence[tuple[int, BatchHeader]]) -> tuple[b
     return b"".join(bodies), [h for _, h in batches]
 
 
-def _record_starts(body: bytes, headers: Sequence[BatchHeader]) -> Ints:
-    """The place behind each record's length; the only loop over records."""
-    starts: list[int] = []
-    append = starts.append
+def _record_places(body: bytes, headers: Sequence[BatchHeader]) -> Ints:
+    """Where each record starts, with its length; the only loop over records."""
+    places: list[int] = []
+    append = places.append
     at = 0
     try:
         for _ in range(sum(h.count for h in headers)):
+            append(at)
             length = body[at]
             at += 1
             if length >= 0x80:  # zigzag varint, of more than one byte
@@ -102,30 +105,43 @@ def _record_starts(body: bytes, headers: Sequence[BatchHeader]) -> Ints:
                     if byte < 0x80:
                         break
                     shift += 7
-            append(at)
+                    if shift > _SHIFT_MAX:
+                        raise IndexError("a varint longer than ten bytes")
             at += length >> 1
     except IndexError:
         at = -1
     if at != len(body):
         raise CorruptError(f"record batches at offset {headers[0].base_offset}: record lengths do not add up")
-    return np.array(starts, dtype=np.int64)
+    return np.array(places, dtype=np.int64)
 
 
-def _fields(body: Bytes, starts: Ints, headers: Sequence[BatchHeader]) -> tuple[Ints, Ints, _Field, _Field]:
+def _fields(body: Bytes, places: Ints, headers: Sequence[BatchHeader]) -> tuple[Ints, Ints, _Field, _Field]:
     """Offsets, timestamps in milliseconds, and where keys and values are."""
     counts = [h.count for h in headers]
+    ends = np.append(places[1:], len(body))
     try:
-        timestamp_delta, at = _varints(body, starts + 1)
+        length, at = _varints(body, places)
+        timestamp_delta, at = _varints(body, at + 1)
         offset_delta, at = _varints(body, at)
-        key_length, key_start = _varints(body, at)
-        value_length, value_start = _varints(body, key_start + np.maximum(key_length, 0))
+        key = _field(body, at, ends)
+        value = _field(body, key.start + np.maximum(key.length, 0), ends)
     except IndexError as error:
         raise CorruptError(f"record batches at offset {headers[0].base_offset}: a record is cut") from error
     offsets = np.repeat(np.array([h.base_offset for h in headers], dtype=np.int64), counts) + offset_delta
     base_times = np.repeat(np.array([h.base_timestamp for h in headers], dtype=np.int64), counts)
     log_times = np.repeat(np.array([h.max_timestamp for h in headers], dtype=np.int64), counts)
     timestamps = np.where(_timestamp_types(headers) == 1, log_times, base_times + timestamp_delta)
-    return offsets, timestamps, _Field(key_start, key_length), _Field(value_start, value_length)
+    if np.any(length < 0) or np.any(offsets[1:] <= offsets[:-1]):
+        raise CorruptError(f"record batches at offset {headers[0].base_offset}: records do not follow each other")
+    return offsets, timestamps, key, value
+
+
+def _field(body: Bytes, at: Ints, ends: Ints) -> _Field:
+    """The field whose length stands at each place; something of the record comes behind it."""
+    length, start = _varints(body, at)
+    if np.any(np.maximum(length, 0) >= ends - start):
+        raise IndexError("a field reaches beyond its record")
+    return _Field(start, length)
 
 
 def _varints(body: Bytes, at: Ints) -> tuple[Ints, Ints]:
@@ -141,6 +157,8 @@ def _varints(body: Bytes, at: Ints) -> tuple[Ints, Ints]:
         behind[longer] += 1
         longer = longer[more >= 0x80]
         shift += 7
+        if shift > _SHIFT_MAX and longer.size:
+            raise IndexError("a varint longer than ten bytes")
     return (values >> 1) ^ -(values & 1), behind
 
 

@@ -26,6 +26,7 @@ class Compression(IntEnum):
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _INT = struct.Struct(">i")
+_SNAPPY_RATIO_MAX = 64  # the longest copy gives 64 bytes, and no copy takes less than one
 
 
 def compress(compression: Compression, data: bytes) -> bytes:
@@ -53,7 +54,7 @@ def decompress(compression: Compression, data: Buffer) -> Buffer:
             return _decompress_snappy(data)
         stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), compression.name.lower())
         return stream.read()  # type: ignore[no-any-return]
-    except (OSError, IndexError, struct.error) as error:
+    except (OSError, IndexError, ValueError, struct.error) as error:
         raise CorruptError(f"records do not decompress as {compression.name.lower()}: {error}") from error
 
 
@@ -75,4 +76,6 @@ def _decompress_snappy_block(block: memoryview) -> bytes:
     import pyarrow as pa
 
     size, _ = read_uvarint(block, 0)  # a raw snappy block starts with its decompressed size
+    if size > _SNAPPY_RATIO_MAX * len(block):
+        raise ValueError(f"a block of {len(block)} bytes says it holds {size}")
     return pa.decompress(block, decompressed_size=size, codec="snappy", asbytes=True)  # type: ignore[no-any-return]

@@ -156,10 +156,11 @@ class Groups:
         assignments: dict[str, bytes],
         reply: Callable[[SyncReply], None],
         now: float,
+        instance_id: str | None = None,
     ) -> None:
         """Take the leader's assignments; give each member its own once they are there."""
         group = self._groups.get(group_id)
-        error = self.check_member(group_id, member_id, generation)
+        error = self.check_member(group_id, member_id, generation, instance_id)
         if group is None or error is not GroupError.NONE:
             reply(SyncReply(error=error))
             return
@@ -170,13 +171,18 @@ class Groups:
         elif group.state is GroupState.STABLE:
             reply(self._sync_reply(group, member))
         else:
+            _answer_sync(
+                member, SyncReply(error=GroupError.REBALANCE_IN_PROGRESS)
+            )  # if it asks for the second time
             member.sync_reply = reply
             if member_id == group.leader:
                 self._assign(group, assignments, now)
 
-    def heartbeat(self, group_id: str, member_id: str, generation: int, now: float) -> GroupError:
+    def heartbeat(
+        self, group_id: str, member_id: str, generation: int, now: float, instance_id: str | None = None
+    ) -> GroupError:
         """Keep a member in; tell it if a new round has begun."""
-        error = self.check_member(group_id, member_id, generation)
+        error = self.check_member(group_id, member_id, generation, instance_id)
         if error is not GroupError.NONE:
             return error
         group = self._groups[group_id]
@@ -192,25 +198,35 @@ class Groups:
             member_id = next((m.id for m in group.members.values() if m.request.instance_id == instance_id), "")
         if group.awaited_ids.pop(member_id, None) is not None:
             return GroupError.NONE
-        if member_id not in group.members:
-            return GroupError.UNKNOWN_MEMBER
-        self._remove(group, [member_id], now)
-        return GroupError.NONE
+        error = self.check_member(group_id, member_id, group.generation, instance_id)
+        if error is GroupError.NONE:
+            self._remove(group, [member_id], now)
+        return error
 
-    def check_member(self, group_id: str, member_id: str, generation: int) -> GroupError:
+    def check_member(
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None = None
+    ) -> GroupError:
         """Whether a request comes from a member of the current generation."""
         group = self._groups.get(group_id)
-        if group is None or member_id not in group.members:
+        if group is None:
             return GroupError.UNKNOWN_MEMBER
+        if member_id not in group.members:
+            # A static member that was replaced must not come back, or the two would throw each other out for ever.
+            taken = instance_id is not None and any(
+                m.request.instance_id == instance_id for m in group.members.values()
+            )
+            return GroupError.FENCED_INSTANCE if taken else GroupError.UNKNOWN_MEMBER
         return GroupError.NONE if generation == group.generation else GroupError.ILLEGAL_GENERATION
 
-    def check_commit(self, group_id: str, member_id: str, generation: int, now: float) -> GroupError:
+    def check_commit(
+        self, group_id: str, member_id: str, generation: int, now: float, instance_id: str | None = None
+    ) -> GroupError:
         """Whether a commit is allowed: by a member, or from outside while the group has none."""
         group = self._groups.get(group_id)
         if generation < 0 and not member_id:
             occupied = group is not None and bool(group.members)
             return GroupError.UNKNOWN_MEMBER if occupied else GroupError.NONE
-        error = self.check_member(group_id, member_id, generation)
+        error = self.check_member(group_id, member_id, generation, instance_id)
         if error is GroupError.NONE and group is not None:
             group.members[member_id].last_seen = now
             if group.state is GroupState.COMPLETING:
@@ -306,6 +322,9 @@ class Groups:
         if answer_now:
             reply(self._join_reply(group, member))
             return
+        _answer_join(
+            member, JoinReply(error=GroupError.REBALANCE_IN_PROGRESS, member_id=member.id)
+        )  # an earlier one
         member.join_reply = reply
         self._start_round(group, now)
 
@@ -324,10 +343,12 @@ class Groups:
         group.members = {
             (fresh.id if m is old else m.id): (fresh if m is old else m) for m in group.members.values()
         }
-        if group.leader == old.id:
+        leader = group.leader
+        if leader == old.id:
             group.leader = fresh.id
         if group.state is GroupState.STABLE and unchanged:
-            reply(replace(self._join_reply(group, fresh), members=()))
+            # A leader is told its old id, so that it does not assign: there is nobody to hear it.
+            reply(replace(self._join_reply(group, fresh), leader=leader or "", members=()))
             return
         fresh.join_reply = reply
         self._start_round(group, now)

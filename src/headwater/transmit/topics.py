@@ -48,7 +48,7 @@ class Partition:
     def __init__(self, name: TopicPartition, log: PartitionLog) -> None:
         self.name = name
         self.log = log
-        self._producers = ProducerStates(log.open_segment_headers())
+        self._producers = ProducerStates(log.recent_headers())
         self._readers: set[Wake] = set()
         self._acks: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._broken: OSError | None = None

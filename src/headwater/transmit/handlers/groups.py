@@ -1,7 +1,8 @@
 """Consumer groups: joining, heartbeats, committed offsets, and looking at groups."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from kafka.protocol.admin import DeleteGroupsResponse, DescribeGroupsResponse, ListGroupsResponse
 from kafka.protocol.consumer import (
@@ -26,6 +27,8 @@ _MANY_MEMBERS_FROM = 3
 _MANY_GROUPS_FROM = 8
 _NOT_FOUND_FROM = 6
 _CONSUMER = "consumer"
+
+Reply = TypeVar("Reply", JoinReply, SyncReply)
 
 _CODES = {
     GroupError.NONE: Code.NONE,
@@ -64,9 +67,19 @@ async def join_group(node: Node, request: Any, asker: Asker) -> Any:
         knows_member_id_required=asker.version >= _MEMBER_ID_REQUIRED_FROM,
     )
     answer: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
-    node.groups.join(request.group_id, member, answer.set_result, node.clock.monotonic())
+    node.groups.join(request.group_id, member, _to(answer), node.clock.monotonic())
     reply = await answer
     return _joined(reply, asker, _CODES[reply.error])
+
+
+def _to(answer: asyncio.Future[Reply]) -> Callable[[Reply], None]:
+    """Answer by the future, unless the client has gone and nobody waits for it."""
+
+    def set_result(reply: Reply) -> None:
+        if not answer.done():
+            answer.set_result(reply)
+
+    return set_result
 
 
 def _joined(reply: JoinReply, asker: Asker, code: Code) -> Any:
@@ -96,8 +109,9 @@ async def sync_group(node: Node, request: Any, asker: Asker) -> Any:
         request.member_id,
         request.generation_id,
         {a.member_id: bytes(a.assignment) for a in request.assignments},
-        answer.set_result,
+        _to(answer),
         node.clock.monotonic(),
+        request.group_instance_id,
     )
     reply = await answer
     return SyncGroupResponse(
@@ -110,7 +124,11 @@ async def sync_group(node: Node, request: Any, asker: Asker) -> Any:
 
 def heartbeat(node: Node, request: Any, asker: Asker) -> Any:
     error = node.groups.heartbeat(
-        request.group_id, request.member_id, request.generation_id, node.clock.monotonic()
+        request.group_id,
+        request.member_id,
+        request.generation_id,
+        node.clock.monotonic(),
+        request.group_instance_id,
     )
     return HeartbeatResponse(error_code=_CODES[error])
 
@@ -145,6 +163,7 @@ def offset_commit(node: Node, request: Any, asker: Asker) -> Any:
         request.member_id,
         request.generation_id_or_member_epoch,
         node.clock.monotonic(),
+        request.group_instance_id,
     )
     accepted: list[tuple[TopicPartition, CommittedOffset]] = []
     topics = []

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import InvalidError
-from headwater.transmit.batch import BatchHeader, decode_batch, place, walk
-from headwater.transmit.log.segment import Segment
+from headwater.transmit.batch import BatchHeader, decode_batch, place, read_header, walk
+from headwater.transmit.log.segment import NO_TIMESTAMP, Segment
 
 LEADER_EPOCH = 0  # one node leads for ever
 _CURSORS_MAX = 64
+_RECENT_BYTES = 16 << 20
+"""More than producers have in flight: each has at most five requests of about a megabyte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +110,9 @@ class PartitionLog:
             end, next_offset = at + header.size, header.next_offset
         if end == 0:
             data = segment.read_batch(position)
-            next_offset = next(walk(data))[1].next_offset
-            end = len(data) if next_offset <= self.high_watermark else 0
+            end, next_offset = len(data), read_header(data).next_offset
+            if next_offset > self.high_watermark:
+                return b""
         self._remember(next_offset, segment, position + end)
         return data if end == len(data) else data[:end]
 
@@ -126,12 +129,16 @@ class PartitionLog:
 
     def latest_time(self) -> TimestampOffset | None:
         """The record with the highest timestamp; the first of them where several have it."""
-        newest = max(segment.max_timestamp for segment in self._segments)
+        newest = max(self._newest_visible(segment) for segment in self._segments)
         return None if newest < 0 else self.offset_of_time(newest)
 
-    def open_segment_headers(self) -> list[BatchHeader]:
-        """The batches of the open segment; producers' sequence numbers are taken from them after a start."""
-        return self._segments[-1].headers()
+    def recent_headers(self) -> list[BatchHeader]:
+        """The last batches, from which producers' sequence numbers are taken after a start.
+
+        A batch that was written but not acknowledged may stand before the last roll, and will be sent again.
+        """
+        before = [header for segment in self._segments[-2:-1] for header in segment.headers(_RECENT_BYTES)]
+        return before + self._segments[-1].headers()
 
     def close(self) -> None:
         """Wait for the disk and close the files."""
@@ -149,12 +156,22 @@ class PartitionLog:
             self._bases.append(open_segment.base_offset)
         return open_segment
 
+    def _newest_visible(self, segment: Segment) -> int:
+        if segment.next_offset <= self.high_watermark:
+            return segment.max_timestamp
+        visible = (h.max_timestamp for h in segment.headers() if h.next_offset <= self.high_watermark)
+        return max(visible, default=NO_TIMESTAMP)
+
     def _locate(self, offset: int) -> tuple[Segment, int]:
         known = self._cursors.pop(offset, None)
         if known is not None and known[1] < known[0].size:
             return known
-        segment = self._segments[bisect_right(self._bases, offset) - 1]
-        return segment, segment.locate(offset)
+        number = bisect_right(self._bases, offset) - 1
+        segment = self._segments[number]
+        position = segment.locate(offset)
+        if position == segment.size and segment is not self._segments[-1]:
+            return self._segments[number + 1], 0  # the offset is in a gap between the two
+        return segment, position
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
         """A reader comes back for the next offset, so keep where that is."""

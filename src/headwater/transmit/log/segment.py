@@ -103,7 +103,7 @@ class Segment:
         """The position of the batch that holds the offset, or of the next one where the offset is in a gap."""
         position = self._index.position_of_offset(offset - self.base_offset)
         while position < self.size:
-            header = read_header(self.read(position, HEADER_BYTES))
+            header = self._header(position)
             if header.next_offset > offset:
                 return position
             position += header.size
@@ -113,7 +113,7 @@ class Segment:
         """The position of the first batch with a record of that time or later."""
         position = self._index.position_of_time(timestamp)
         while position < self.size:
-            header = read_header(self.read(position, HEADER_BYTES))
+            header = self._header(position)
             if header.max_timestamp >= timestamp:
                 return position
             position += header.size
@@ -121,14 +121,14 @@ class Segment:
 
     def read_batch(self, position: int) -> bytes:
         """Read one whole batch."""
-        return self.read(position, read_header(self.read(position, HEADER_BYTES)).size)
+        return self.read(position, self._header(position).size)
 
-    def headers(self) -> list[BatchHeader]:
-        """The headers of all batches, in order."""
+    def headers(self, tail_bytes: int | None = None) -> list[BatchHeader]:
+        """The headers of all batches, in order, or of those that make up the last bytes."""
         found = []
-        position = 0
+        position = 0 if tail_bytes is None else self._index.position_before(self.size - tail_bytes)
         while position < self.size:
-            header = read_header(self.read(position, HEADER_BYTES))
+            header = self._header(position)
             found.append(header)
             position += header.size
         return found
@@ -141,6 +141,12 @@ class Segment:
         self.close()
         self.path.unlink(missing_ok=True)
         self.path.with_suffix(".index").unlink(missing_ok=True)
+
+    def _header(self, position: int) -> BatchHeader:
+        data = self.read(position, HEADER_BYTES)
+        if len(data) < HEADER_BYTES or read_header(data).size < HEADER_BYTES:
+            raise CorruptError(f"{self.path}: there is no record batch at byte {position}")
+        return read_header(data)
 
     def _note(self, header: BatchHeader) -> None:
         self._index.note(header.base_offset - self.base_offset, self.size, self.max_timestamp)

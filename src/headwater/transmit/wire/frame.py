@@ -41,7 +41,7 @@ def read_request_header(
         at += max(length, 0)
         if is_flexible(key, version):
             at = skip_tags(frame, at)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, ValueError) as error:
         raise InvalidError(f"not a Kafka request: {error}") from error
     return RequestHeader(key, version, correlation_id, client_id, at)
 

@@ -44,7 +44,7 @@ def read_produce(frame: memoryview, at: int, version: int) -> ProduceRequest:
     try:
         reader = _Reader(frame, at, flexible=version >= _FLEXIBLE_FROM)
         return _read(reader, by_id=version >= _TOPIC_ID_FROM)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, ValueError) as error:
         raise InvalidError(f"cannot read a Produce request of version {version}: {error}") from error
 
 
@@ -59,6 +59,7 @@ def _read(reader: "_Reader", *, by_id: bool) -> ProduceRequest:
             parts.append(PartitionRecords(topic, partition, reader.blob()))
             reader.tags()
         reader.tags()
+    reader.tags()
     return ProduceRequest(transactional_id, acks, timeout_ms, parts)
 
 

@@ -1,0 +1,53 @@
+"""What many tests share: a broker, a Spark session, and a way to produce."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from confluent_kafka import Producer
+
+from headwater.transmit.embedded import Broker
+
+# Spark's workers would otherwise look for packages beside the tests.
+os.environ.setdefault("PYTHONSAFEPATH", "1")
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    from headwater.spark.session import spark_session
+
+    log_file: Path = tmp_path_factory.mktemp("spark") / "spark.log"
+    with spark_session("tests", master="local[2]", log_file=log_file) as session:
+        yield session
+
+
+class Produce(Protocol):
+    """Produces values with a real client and waits until all are acknowledged."""
+
+    def __call__(
+        self, servers: str, topic: str, values: Iterable[bytes | None], *, partition: int = -1
+    ) -> None: ...
+
+
+@pytest.fixture
+def produce() -> Produce:
+    return _produce
+
+
+def _produce(servers: str, topic: str, values: Iterable[bytes | None], *, partition: int = -1) -> None:
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
+    errors = []
+    for value in values:
+        where = {} if partition < 0 else {"partition": partition}
+        producer.produce(topic, value=value, on_delivery=lambda e, _: errors.append(e) if e else None, **where)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    assert errors == []

@@ -1,0 +1,77 @@
+"""The Produce request, as kafka-python writes it."""
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.producer import ProduceRequest
+
+from headwater.errors import InvalidError
+from headwater.transmit.wire.apis import is_flexible
+from headwater.transmit.wire.frame import read_request_header
+from headwater.transmit.wire.produce import PartitionRecords, read_produce
+
+VERSIONS = range(3, 14)
+TOPICS = st.lists(
+    st.tuples(
+        st.text("abc.-_", min_size=1, max_size=300),
+        st.uuids(),
+        st.lists(st.tuples(st.integers(0, 2**31 - 1), st.none() | st.binary(max_size=300)), max_size=3),
+    ),
+    max_size=3,
+)
+
+
+def encode(version: int, topics: list, *, transactional_id: str | None = None, acks: int = -1) -> bytes:
+    shape = ProduceRequest.TopicProduceData
+    request = ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=1234,
+        topic_data=[
+            shape(
+                name=name,
+                topic_id=topic_id,
+                partition_data=[shape.PartitionProduceData(index=n, records=data) for n, data in partitions],
+            )
+            for name, topic_id, partitions in topics
+        ],
+    )
+    request.API_VERSION = version
+    request.with_header(correlation_id=77, client_id="tester")
+    return bytes(request.encode(version=version, header=True))
+
+
+@given(st.sampled_from(VERSIONS), TOPICS, st.none() | st.text(max_size=20), st.sampled_from([-1, 0, 1]))
+def test_what_kafka_python_writes_is_read(
+    version: int, topics: list, transactional_id: str | None, acks: int
+) -> None:
+    frame = memoryview(encode(version, topics, transactional_id=transactional_id, acks=acks))
+    header = read_request_header(frame, is_flexible=is_flexible)
+    assert (header.api_key, header.api_version, header.correlation_id) == (0, version, 77)
+    assert header.client_id == "tester"
+    request = read_produce(frame, header.body_at, version)
+    assert (request.transactional_id, request.acks, request.timeout_ms) == (transactional_id, acks, 1234)
+    assert request.parts == [
+        PartitionRecords(topic_id if version >= 13 else name, number, data)
+        for name, topic_id, partitions in topics
+        for number, data in partitions
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_that_is_cut_anywhere_is_invalid(version: int) -> None:
+    frame = encode(version, [("orders", uuid.uuid4(), [(0, b"records" * 20)])])
+    at = read_request_header(memoryview(frame), is_flexible=is_flexible).body_at
+    for length in range(at, len(frame)):
+        with pytest.raises(InvalidError):
+            read_produce(memoryview(frame)[:length], at, version)
+
+
+@given(st.sampled_from(VERSIONS), st.binary(max_size=100))
+def test_garbage_is_read_or_invalid(version: int, garbage: bytes) -> None:
+    try:
+        read_produce(memoryview(garbage), 0, version)
+    except InvalidError as error:
+        assert str(version) in str(error)
