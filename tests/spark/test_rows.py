@@ -64,7 +64,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
-objects = st.fixed_dictionaries({}, optional={name: anything for name in GOOD})
+objects = st.fixed_dictionaries({}, optional=dict.fromkeys(GOOD, anything))
 values = st.none() | st.binary(max_size=30) | (anything | objects).map(lambda v: json.dumps(v).encode())
 
 

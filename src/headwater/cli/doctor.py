@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from headwater.cli.output import OutputFormat
+from headwater.cli.output import OutputFormat, OutputOption
 from headwater.spark import java
 
 DATA_DIRECTORY = ".headwater"
@@ -66,13 +66,11 @@ class Report:
 
 
 def doctor(
-    output: Annotated[
-        OutputFormat, typer.Option("--output", "-o", help="How to print the report.")
-    ] = OutputFormat.TEXT,
+    output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Check what Headwater needs on this machine, and say how to mend what is wrong.
 
-    Ends with exit code 0 if nothing stands in the way, else 1.
+    Example: headwater doctor --output json
     """
     result = report(os.environ, Path.cwd())
     if output is OutputFormat.JSON:

@@ -90,7 +90,7 @@ def _bind(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise ConflictError(
                 f"cannot listen on {where}: the address is in use",
-                hint="stop the program that uses it, or choose another port with --port (0 takes a free one)",
+                hint="stop the program that uses it, or choose another port with --http (port 0 takes a free one)",
             ) from error
         raise InvalidError(f"cannot listen on {where}: {error.strerror}") from error
 

@@ -5,9 +5,11 @@ Everything a query needs to go on after a crash is below the app's data director
 """
 
 import json
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ OFFSETS_PER_TRIGGER_MAX = 500_000
 """Bounds a batch's memory; large enough that a backlog is worked off at full speed."""
 
 WATCH_EVERY_S = 0.5
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*: .")
+"""The last line of a Python traceback; the ones before it are indented."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,12 +221,14 @@ def _first_line(error: PySparkException) -> str:
 
 
 def _cause(message: str) -> str:
-    """The line that says what went wrong, out of the tracebacks that Spark wraps around it."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("headwater.errors.")]
-    if ours:
-        return ours[-1].partition(": ")[2]
-    return lines[0] if lines else "no reason was given"
+    """The line that says what went wrong, out of the tracebacks of two languages that Spark wraps around it."""
+    words, _, _ = message.partition("=== Streaming Query ===")
+    lines = [line for line in words.splitlines() if line.strip()]
+    raised = [line for before, line in pairwise(lines) if before.startswith("  ") and _RAISED.match(line)]
+    if not raised:
+        return lines[0].strip() if lines else "no reason was given"
+    kind, _, reason = raised[-1].partition(": ")
+    return reason if kind.startswith("headwater.") else raised[-1]
 
 
 def _line_of(view: View, error: BaseException) -> str:

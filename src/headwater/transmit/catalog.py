@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwater.errors import InvalidError
+from headwater.errors import CorruptError, InvalidError
 from headwater.record import TopicPartition
 
 TOPIC_NAME_MAX = 249
@@ -96,15 +96,15 @@ class Catalog:
         self, group: str, offsets: Iterable[tuple[TopicPartition, CommittedOffset]], *, now_ms: int
     ) -> None:
         """Remember a group's offsets, all of them or none."""
-        self._quick.execute("begin")
-        self._quick.executemany(
-            "insert or replace into offsets values (?, ?, ?, ?, ?, ?, ?)",
-            (
-                (group, tp.topic, tp.partition, at.offset, at.leader_epoch, at.metadata, now_ms)
-                for tp, at in offsets
-            ),
-        )
-        self._quick.execute("commit")
+        with self._quick:
+            self._quick.execute("begin")
+            self._quick.executemany(
+                "insert or replace into offsets values (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    (group, tp.topic, tp.partition, at.offset, at.leader_epoch, at.metadata, now_ms)
+                    for tp, at in offsets
+                ),
+            )
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
         """Everything a group has committed."""
@@ -160,6 +160,10 @@ def check_topic_name(name: str) -> None:
 def _connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
     # The broker's thread is not the one that opens it: see embedded.Broker.
     db = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
-    db.execute("pragma journal_mode = wal")
-    db.execute(f"pragma synchronous = {synchronous}")
+    try:
+        db.execute("pragma journal_mode = wal")
+        db.execute(f"pragma synchronous = {synchronous}")
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise CorruptError(f"cannot open {str(path)!r}: {error}") from error
     return db

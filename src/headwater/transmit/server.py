@@ -80,8 +80,13 @@ class Connection(asyncio.BufferedProtocol):
         self._may_write = True
         self._balance()
 
-    def close(self) -> None:
-        self._transport.close()
+    async def close(self) -> None:
+        """Let go of the client; what it has not taken by now is dropped."""
+        waiting = list(self._waiting)
+        for future in waiting:
+            future.cancel()
+        self._transport.abort()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -170,8 +175,7 @@ class Server:
         self._listener.close()
         for task in self._tasks:
             task.cancel()
-        for connection in list(self._connections):
-            connection.close()
+        await asyncio.gather(*(connection.close() for connection in self._connections))
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._node.topics.close()
         self._node.catalog.close()
@@ -191,11 +195,14 @@ class Server:
 async def serve(settings: BrokerSettings, clock: Clock) -> Server:
     """Open the data directory, take the address and start to answer."""
     lock = FolderLock(settings.data, "broker.lock", holder="broker")
+    listening = None
     try:
         listening = _bind(settings)
         host, port = listening.getsockname()[:2]
         node = open_node(settings, Endpoint(host=settings.advertised_host or host, port=port), clock)
     except BaseException:
+        if listening is not None:
+            listening.close()
         lock.release()
         raise
     connections: set[Connection] = set()

@@ -15,13 +15,14 @@ from pathlib import Path
 
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
-from headwater.transmit.batch import check_batches
+from headwater.transmit.batch import BatchHeader, check_batches
 from headwater.transmit.catalog import Catalog, TopicEntry, check_topic_name
 from headwater.transmit.durability import Durability, GroupCommit
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.producers import ProducerStates, Refusal
 
 PARTITIONS_MAX = 10_000
+_FOLDER_NAME_MAX = 200  # of a topic's name: file systems end at 255 bytes, Kafka's names at 249
 
 Wake = Callable[[], None]
 
@@ -61,6 +62,7 @@ class Partition:
         if not headers:
             raise InvalidError(f"cannot append to {self.name}: the request has no record batch")
         for header in headers:
+            _check_produced(self.name, header)
             known = self._producers.check(header)
             if isinstance(known, Refusal):
                 raise RefusedBatch(
@@ -81,6 +83,8 @@ class Partition:
         """Wait until everything before the offset is as durable as promised."""
         if self.log.high_watermark >= offset:
             return
+        if self._broken is not None:
+            raise UnavailableError(f"cannot sync {self.name}: {self._broken}")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._acks.append((offset, future))
         await future
@@ -157,7 +161,11 @@ class Topics:
             raise ConflictError(f"cannot create topic {name!r}: it exists")
         _check_partitions(name, partitions)
         entry = self._catalog.create_topic(name, partitions, configs)
-        self._open(entry)
+        try:
+            self._open(entry)
+        except OSError as error:
+            self.delete(name)  # or the broker would not start again
+            raise UnavailableError(f"cannot create topic {name!r}: {error}") from error
         return entry
 
     def grow(self, name: str, partitions: int) -> None:
@@ -176,9 +184,12 @@ class Topics:
         entry = self._catalog.topics[name]
         self._catalog.delete_topic(name)
         for number in range(entry.partitions):
-            partition = self._partitions.pop(TopicPartition(name, number))
+            partition = self._partitions.pop(TopicPartition(name, number), None)
+            if partition is None:
+                continue  # its creation failed
             del self._by_log[partition.log]
             partition.log.close()
+            partition.advance(partition.log.end_offset)  # so that nobody waits for it any more
             shutil.rmtree(partition.log.directory)
 
     def append(self, partition: Partition, records: memoryview) -> Appended:
@@ -211,7 +222,8 @@ class Topics:
             if name not in self._partitions:
                 # The topic's id is in the folder's name, so a topic that is deleted and made anew starts empty
                 # even if the deletion was cut short.
-                log = PartitionLog(self._directory / f"{name}-{entry.id.hex[:8]}", self._log_settings)
+                folder = f"{entry.name[:_FOLDER_NAME_MAX]}-{number}-{entry.id.hex[:8]}"
+                log = PartitionLog(self._directory / folder, self._log_settings)
                 self._partitions[name] = self._by_log[log] = Partition(name, log)
 
     def _on_synced(self, log: PartitionLog, reached: int | OSError) -> None:
@@ -222,6 +234,17 @@ class Topics:
             partition.fail(reached)
         else:
             partition.advance(reached)
+
+
+def _check_produced(name: TopicPartition, header: BatchHeader) -> None:
+    """What producers may send, as Kafka checks it: offsets must not be skipped, and markers are not theirs."""
+    if header.count < 1 or header.last_offset_delta != header.count - 1:
+        raise InvalidError(
+            f"cannot append to {name}: a batch of {header.count} records "
+            f"says that its last offset is {header.last_offset_delta} behind its first"
+        )
+    if header.is_control:
+        raise InvalidError(f"cannot append to {name}: control batches are written by the broker only")
 
 
 def _check_partitions(name: str, partitions: int) -> None:

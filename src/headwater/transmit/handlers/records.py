@@ -1,6 +1,7 @@
 """Records in and out: produce, fetch, and looking offsets up."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from typing import Any
 
@@ -17,7 +18,11 @@ from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.fetch import PartitionAnswer, TopicAnswer
 from headwater.transmit.wire.produce import PartitionRecords, ProduceRequest
 
+logger = logging.getLogger(__name__)
+
 ACKS_NONE, ACKS_ALL = 0, -1
+FETCH_BYTES_MAX = 55 * 1024 * 1024
+"""Whatever a client asks for; Kafka's own default of the broker's fetch.max.bytes."""
 _LATEST, _EARLIEST, _MAX_TIMESTAMP = -1, -2, -3
 _NO_OFFSET = -1
 
@@ -166,7 +171,7 @@ def _is_enough(answers: list[TopicAnswer], min_bytes: int) -> bool:
 
 
 def _read_all(node: Node, request: Any) -> list[TopicAnswer]:
-    room = request.max_bytes
+    room = min(request.max_bytes, FETCH_BYTES_MAX)
     answers = []
     for topic in request.topics:
         asked_for = topic.topic or topic.topic_id
@@ -199,6 +204,9 @@ def _read(partition: Partition, asked: Any, room: int) -> PartitionAnswer:
         records = log.read(asked.fetch_offset, wanted) if wanted > 0 else b""
     except OffsetOutOfRange:
         return PartitionAnswer(**marks, error=Code.OFFSET_OUT_OF_RANGE)
+    except (CorruptError, OSError) as error:
+        logger.error("cannot read %s at offset %d: %s", partition.name, asked.fetch_offset, error)
+        return PartitionAnswer(**marks, error=Code.KAFKA_STORAGE_ERROR)
     return PartitionAnswer(**marks, records=records)
 
 

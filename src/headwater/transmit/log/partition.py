@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headwater.errors import InvalidError
 from headwater.transmit.batch import BatchHeader, decode_batch, place, read_header, walk
-from headwater.transmit.log.segment import NO_TIMESTAMP, Segment
+from headwater.transmit.log.segment import NO_TIMESTAMP, Segment, sync_directory
 
 LEADER_EPOCH = 0  # one node leads for ever
 _CURSORS_MAX = 64
@@ -48,7 +48,9 @@ class PartitionLog:
     def __init__(self, directory: Path, settings: LogSettings) -> None:
         self.directory = directory
         self._settings = settings
-        directory.mkdir(parents=True, exist_ok=True)
+        if not directory.exists():
+            directory.mkdir(parents=True)
+            sync_directory(directory.parent)
         self._segments, self.recovered_bytes = _open_segments(directory)
         self._bases = [segment.base_offset for segment in self._segments]
         self.high_watermark = self.end_offset

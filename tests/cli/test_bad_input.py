@@ -1,0 +1,117 @@
+"""A user's mistake gets one clear message, an exit code, and no traceback."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.transmit.embedded import Broker
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SHOP = """
+import headwater as hw
+app = hw.App("shop")
+orders = app.topic("orders", schema="product string, amount double, at timestamp", event_time="at")
+
+@app.view(orders, key=["product"])
+def revenue(orders):
+    return orders.groupBy("product").sum({column!r})
+"""
+
+
+def complains(result: "subprocess.CompletedProcess[str]", *words: str, code: int) -> None:
+    text = result.stdout + result.stderr
+    assert "Traceback" not in text
+    assert result.returncode == code, text
+    for word in words:
+        assert word in text
+    assert len([line for line in result.stderr.splitlines() if line.startswith("error: ")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import nowhere_to_be_found", ["app.py, line 1", "ModuleNotFoundError", "nowhere_to_be_found"]),
+        ("x = 1\nthis is no python", ["app.py, line 2", "invalid syntax"]),
+        ("import headwater as hw\nhw.App('not a name')", ["app.py, line 2", "app name 'not a name'"]),
+        ("x = 1", ["found: none"]),
+        ("import headwater as hw\na = hw.App('a')\nb = hw.App('b')", ["found: a, b", "--app"]),
+        ("import headwater as hw\na = hw.App('a')", ["has no views"]),
+    ],
+)
+def test_app_file_that_cannot_be_used(headwater: Run, tmp_path: Path, source: str, words: list[str]) -> None:
+    (tmp_path / "app.py").write_text(source)
+    complains(headwater("run", "app.py"), *words, code=2)
+
+
+def test_app_file_that_is_not_there(headwater: Run) -> None:
+    complains(headwater("run", "nowhere.py"), "nowhere.py", "no such file", code=2)
+
+
+def test_view_that_names_a_missing_column(headwater: Run, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(SHOP.format(column="amont"))
+    result = headwater("run", "app.py", "--once", "--listen", "127.0.0.1:0")
+    complains(result, "cannot build view 'revenue'", "`amont`", "`amount`", code=2)
+
+
+def test_port_in_use(headwater: Run, tmp_path: Path, broker: Broker) -> None:
+    (tmp_path / "app.py").write_text(SHOP.format(column="amount"))
+    for arguments in (["broker", "--data", "d"], ["run", "app.py"]):
+        result = headwater(*arguments, "--listen", broker.bootstrap_servers)
+        complains(result, f"cannot listen on {broker.bootstrap_servers}", "in use", "--listen", code=1)
+
+
+def test_console_port_in_use(headwater: Run, tmp_path: Path, broker: Broker) -> None:
+    (tmp_path / "app.py").write_text(SHOP.format(column="amount"))
+    result = headwater("run", "app.py", "--listen", "127.0.0.1:0", "--http", broker.bootstrap_servers)
+    complains(result, f"cannot listen on {broker.bootstrap_servers}", "--http", code=1)
+
+
+def test_data_directory_of_a_running_broker(headwater: Run, tmp_path: Path) -> None:
+    with Broker(tmp_path / "d"):
+        result = headwater("broker", "--data", "d", "--listen", "127.0.0.1:0")
+        complains(result, "another broker is running there", "--data", code=1)
+
+
+def test_missing_topic_where_the_broker_creates_none(headwater: Run, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(SHOP.format(column="amount"))
+    with Broker(auto_create_topics_enable=False) as broker:
+        result = headwater("run", "app.py", "--bootstrap-servers", broker.bootstrap_servers)
+        complains(result, "topic 'orders' does not exist", "headwater topic create orders", code=2)
+
+
+def test_no_broker_there(headwater: Run, tmp_path: Path, free_port: int) -> None:
+    result = headwater("topic", "list", "-b", f"127.0.0.1:{free_port}")
+    complains(result, f"cannot reach a broker at 127.0.0.1:{free_port}", "is it running?", code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["broker", "--listen", "9092"], ["--listen '9092'", "host:port"]),
+        (["broker", "--durability", "perhaps"], ["fsync, interval, never"]),
+        (["topic", "list", "-b", "nonsense"], ["'nonsense'", "host:port"]),
+        (["view", "rows", "revenue"], ["no directory '.headwater'", "--data"]),
+        (["view", "rows", "revenue", "--data", "."], ["no file", "run the app first"]),
+    ],
+)
+def test_wrong_option(headwater: Run, arguments: list[str], words: list[str]) -> None:
+    complains(headwater(*arguments), *words, code=2)
+
+
+def test_unknown_view_names_those_there_are(headwater: Run, tmp_path: Path, store_with_a_view: Any) -> None:
+    complains(headwater("view", "rows", "nothing", "--data", tmp_path), "no view 'nothing'", "revenue", code=2)
+    complains(headwater("view", "rows", "revenue", "--order-by", "x", "--data", tmp_path), "no column 'x'", code=2)
+    complains(headwater("view", "get", "revenue", "a", "b", "c", "--data", tmp_path), "2 columns", code=2)
+
+
+@pytest.fixture
+def store_with_a_view(tmp_path: Path) -> None:
+    from headwater.store.columns import Column
+    from headwater.store.sqlite import ViewShape, ViewStore
+
+    columns = (Column("product", "string"), Column("window", "string"))
+    ViewStore(tmp_path / "views.db").declare(ViewShape(name="revenue", key=("product", "window"), columns=columns))

@@ -1,0 +1,101 @@
+"""The commands that read, on real data."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer
+
+from headwater.store.columns import Column
+from headwater.store.sqlite import ViewShape, ViewStore
+from headwater.transmit.embedded import Broker
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def views(tmp_path: Path) -> ViewStore:
+    store = ViewStore(tmp_path / "views.db")
+    columns = (Column("product", "string"), Column("day", "int"), Column("revenue", "double"))
+    store.declare(ViewShape(name="revenue", key=("product", "day"), columns=columns))
+    rows = [("tea", 1, 2.5), ("tea", 2, 4.0), ("cocoa", 1, 1234567.25)]
+    table = pa.table(dict(zip(("product", "day", "revenue"), zip(*rows, strict=True), strict=True)))
+    store.commit_rows("revenue", table, run="r", batch=0)
+    return store
+
+
+def test_view_rows_as_table_and_json(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
+    text = headwater("view", "rows", "revenue", "--data", tmp_path).stdout.splitlines()
+    assert text[0].split() == ["product", "day", "revenue"]
+    assert [line.split() for line in text[1:]] == [
+        ["cocoa", "1", "1,234,567.25"], ["tea", "1", "2.5"], ["tea", "2", "4"],
+    ]  # fmt: skip
+    found = json.loads(headwater("view", "rows", "revenue", "--data", tmp_path, "--output", "json").stdout)
+    assert found["rows"][0] == {"product": "cocoa", "day": 1, "revenue": 1234567.25}
+
+
+def test_view_rows_sorted_and_limited(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
+    options = ("--order-by", "revenue", "--descending", "--limit", "1")
+    text = headwater("view", "rows", "revenue", *options, "--data", tmp_path).stdout
+    assert "cocoa" in text
+    assert "(2 more rows" in text
+
+
+def test_view_get_by_the_first_part_of_the_key(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
+    found = json.loads(headwater("view", "get", "revenue", "tea", "--data", tmp_path, "-o", "json").stdout)
+    assert [row["day"] for row in found["rows"]] == [1, 2]
+    found = json.loads(headwater("view", "get", "revenue", "tea", "2", "--data", tmp_path, "-o", "json").stdout)
+    assert [row["revenue"] for row in found["rows"]] == [4.0]
+
+
+def test_view_get_of_nothing_exits_with_one(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
+    result = headwater("view", "get", "revenue", "milk", "--data", tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "no row with key milk" in result.stderr
+
+
+def test_view_list(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
+    found = json.loads(headwater("view", "list", "--data", tmp_path, "-o", "json").stdout)
+    assert found == {"views": [{"name": "revenue", "key": ["product", "day"], "rows": 3}]}
+
+
+def test_topic_create_and_list(headwater: Run, broker: Broker, produce: Any) -> None:
+    servers = broker.bootstrap_servers
+    assert headwater("topic", "create", "orders", "--partitions", "3", "-b", servers).returncode == 0
+    produce(servers, "orders", [b"1", b"2"])
+    found = json.loads(headwater("topic", "list", "-b", servers, "-o", "json").stdout)
+    assert found == {"topics": [{"name": "orders", "partitions": 3, "records": 2}]}
+
+
+def test_broker_runs_until_it_is_told_to_stop(start: Any, produce: Any, tmp_path: Path) -> None:
+    process = start("broker", "--listen", "127.0.0.1:0", "--data", tmp_path / "log")
+    line = process.stdout.readline()
+    assert line.startswith("broker ready at 127.0.0.1:")
+    servers = line.split()[3].rstrip(",")
+    produce(servers, "t", [b"1"])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    with Broker(tmp_path / "log") as again:
+        consumer = Consumer(
+            {"bootstrap.servers": again.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe(["t"])
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.value() == b"1"
+        consumer.close()
+
+
+def test_every_command_has_help_with_an_example(headwater: Run) -> None:
+    commands = [
+        ["run"], ["demo"], ["broker"], ["topic", "list"], ["topic", "create"],
+        ["view", "list"], ["view", "rows"], ["view", "get"], ["doctor"],
+    ]  # fmt: skip
+    for command in commands:
+        text = headwater(*command, "--help").stdout
+        assert f"Example: headwater {' '.join(command)}" in " ".join(text.split()), command

@@ -1,0 +1,37 @@
+"""`headwater demo`, as a newcomer runs it."""
+
+import json
+import os
+import signal
+import urllib.request
+from typing import Any
+
+
+def test_demo_ends_by_itself_with_a_summary(headwater: Any) -> None:
+    result = headwater("demo", "--seconds", "40", "--http", "127.0.0.1:0")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    for step in ("log ready at", "console at http://", "the shop is open", "starting Spark", "first result"):
+        assert step in result.stdout
+    assert "were read by Spark into view `revenue`" in result.stdout
+
+
+def test_demo_ends_cleanly_on_interrupt_and_serves_meanwhile(start: Any) -> None:
+    process = start("demo", "--http", "127.0.0.1:0")
+    lines = []
+    while "look at http://" not in (lines[-1] if lines else ""):
+        line = process.stdout.readline()
+        assert line, "".join(lines)
+        lines.append(line)
+    url = lines[-1].split("look at ")[1].split(";")[0].strip()
+    with urllib.request.urlopen(f"{url}/api/v1/views/revenue/rows") as response:
+        rows = json.load(response)["rows"]
+    assert rows
+    assert set(rows[0]) == {"product", "window", "revenue", "orders"}
+    with urllib.request.urlopen(url) as response:
+        assert b"<html" in response.read()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: the whole group gets it
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, rest
+    assert "stopped" in rest
+    assert "Traceback" not in rest

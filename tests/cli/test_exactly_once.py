@@ -1,0 +1,161 @@
+"""The README's program is killed in the middle of its work, again and again, and its view is exact all the same."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from headwater.record import TopicPartition
+from headwater.store.sqlite import ViewStore
+from headwater.transmit.batch import decode_batch, walk
+from headwater.transmit.client import EARLIEST, LATEST, Client
+from headwater.transmit.embedded import Broker
+
+KILLS = 3
+PATIENCE_S = 150.0
+PRODUCTS = ["tea", "coffee", "cocoa"]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+Totals = dict[tuple[str, str], tuple[float, int]]
+
+
+class Shop:
+    """Orders without end, out of order and now and then broken, through a client that outlives the broker."""
+
+    def __init__(self, servers: str) -> None:
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        )
+        self._random = random.Random(7)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.acknowledged = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        assert self._producer.flush(PATIENCE_S) == 0
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stopping.wait(0.005):
+            self._producer.produce("orders", value=self._order(number), on_delivery=self._on_delivery)
+            self._producer.poll(0)
+            number += 1
+
+    def _on_delivery(self, error: object, message: object) -> None:
+        assert error is None
+        self.acknowledged += 1
+
+    def _order(self, number: int) -> bytes:
+        if self._random.random() < 0.02:
+            return b"this is no order"
+        at = START + timedelta(seconds=number / 10 - self._random.expovariate(1 / 20))
+        order = {
+            "order_id": str(number),
+            "product": self._random.choice(PRODUCTS),
+            "amount": self._random.randint(1, 400) / 4,  # quarters add up exactly, in any order
+            "placed_at": at.isoformat(),
+        }
+        return json.dumps(order).encode()
+
+
+def test_view_is_exact_after_kills(start: Any, free_port: int, tmp_path: Path) -> None:
+    app = Path(__file__).parents[2] / "src" / "headwater" / "demo" / "shop.py"
+    data = tmp_path / "data"
+    options = (app, "--data", data, "--listen", f"127.0.0.1:{free_port}", "--http", "127.0.0.1:0")
+    output = (tmp_path / "output.txt").open("w")
+    shop = Shop(f"127.0.0.1:{free_port}")
+
+    def run() -> "subprocess.Popen[str]":
+        process: subprocess.Popen[str] = start("run", *options, stdout=output.fileno())
+        return process
+
+    process = run()
+    shop.start()
+    for _ in range(KILLS):
+        wait_for_progress(data, process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process = run()
+    wait_for_progress(data, process)
+    shop.stop()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    output.close()
+
+    # What is left is worked off by a last run, and then the log itself says what the view should be.
+    finished: subprocess.Popen[str] = start("run", *options, "--once")
+    text, _ = finished.communicate(timeout=PATIENCE_S)
+    assert finished.returncode == 0, text
+    expected, broken = recompute(data)
+    assert totals_of(ViewStore(data / "views.db", read_only=True)) == expected
+    assert ViewStore(data / "views.db", read_only=True).counters() == {"orders.deadletter": len(broken)}
+    assert origins(data) == broken
+    assert sum(orders for _, orders in expected.values()) + len(broken) >= shop.acknowledged > 0
+
+
+def wait_for_progress(data: Path, process: "subprocess.Popen[str]") -> None:
+    """Wait until the view has taken two batches more than it has now."""
+    deadline = time.monotonic() + PATIENCE_S
+    goal = batch_of(data) + 2
+    while batch_of(data) < goal:
+        assert process.poll() is None, "the app ended by itself"
+        assert time.monotonic() < deadline, "the view makes no progress"
+        time.sleep(0.1)
+
+
+def batch_of(data: Path) -> int:
+    if not (data / "views.db").exists():
+        return -1
+    store = ViewStore(data / "views.db", read_only=True)
+    progress = store.progress("revenue")
+    store.close()
+    return -1 if progress is None else progress.batch
+
+
+def totals_of(store: ViewStore) -> Totals:
+    rows = store.rows("revenue", limit=100_000)
+    return {(r["product"], r["window"]["start"]): (r["revenue"], r["orders"]) for r in rows}
+
+
+def recompute(data: Path) -> tuple[Totals, list[int]]:
+    """The view from the log in plain Python, and the offsets of the records that are no orders."""
+    amounts: dict[tuple[str, str], list[float]] = defaultdict(list)
+    broken = []
+    for record in read(data, "orders"):
+        try:
+            order = json.loads(record.value)
+        except ValueError:
+            broken.append(record.offset)
+            continue
+        start = datetime.fromisoformat(order["placed_at"]).replace(second=0, microsecond=0)
+        amounts[order["product"], start.strftime("%Y-%m-%dT%H:%M:%S.%fZ")].append(order["amount"])
+    return {key: (sum(some), len(some)) for key, some in amounts.items()}, broken
+
+
+def origins(data: Path) -> list[int]:
+    return [int(dict(letter.headers)["headwater.offset"]) for letter in read(data, "orders.deadletter")]
+
+
+def read(data: Path, topic: str) -> list[Any]:
+    tp = TopicPartition(topic, 0)
+    found = []
+    with Broker(data / "broker") as broker, Client(broker.bootstrap_servers) as client:
+        at, end = client.offsets([tp], EARLIEST)[tp], client.offsets([tp], LATEST)[tp]
+        while at < end:
+            batches, at = client.read(tp, at)
+            found += [record for place, _ in walk(batches) for record in decode_batch(batches, place)]
+    return found
