@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from headwater.errors import InvalidError
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+ViewFunction = TypeVar("ViewFunction", bound=Callable[..., Any])
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DEAD_LETTER_SUFFIX = ".deadletter"
@@ -84,7 +84,7 @@ class App:
 
     def view(
         self, *topics: Topic, key: str | Sequence[str], name: str | None = None
-    ) -> Callable[[Function], Function]:
+    ) -> Callable[[ViewFunction], ViewFunction]:
         """Make a view of what the decorated function returns.
 
         The function is given a streaming DataFrame for each topic and returns one. Its rows are upserted by `key`.
@@ -92,7 +92,7 @@ class App:
         if not topics:
             raise InvalidError(f"a view of app {self.name!r} reads no topic: @app.view(orders, key=...)")
 
-        def declare(function: Function) -> Function:
+        def declare(function: ViewFunction) -> ViewFunction:
             view_name = name or function.__name__
             _check_name("view", view_name)
             if view_name in self._views:

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,22 @@ def test_topic_create_and_list(headwater: Run, broker: Broker, produce: Any) -> 
     assert found == {"topics": [{"name": "orders", "partitions": 3, "records": 2}]}
 
 
+def test_topic_produce_and_consume(headwater: Run, broker: Broker, tmp_path: Path) -> None:
+    servers = broker.bootstrap_servers
+    lines = "".join(f"k{i}:v{i}\n" for i in range(2500)) + "no key\n"
+    arguments = ["topic", "produce", "t", "--key-separator", ":", "-b", servers]
+    subprocess.run([sys.executable, "-m", "headwater", *arguments], input=lines, text=True, check=True, timeout=60)
+    found = [json.loads(line) for line in headwater("topic", "consume", "t", "-b", servers).stdout.splitlines()]
+    assert [(r["key"], r["payload"]) for r in found] == [(f"k{i}", f"v{i}") for i in range(2500)] + [
+        (None, "no key")
+    ]
+    assert [r["offset"] for r in found] == list(range(2501))
+    some = headwater("topic", "consume", "t", "--offset", "2499", "-n", "1", "-b", servers).stdout
+    assert json.loads(some)["payload"] == "v2499"
+    nothing = headwater("topic", "consume", "nowhere", "-b", servers)
+    assert (nothing.returncode, nothing.stdout) == (2, "")
+
+
 def test_broker_runs_until_it_is_told_to_stop(start: Any, produce: Any, tmp_path: Path) -> None:
     process = start("broker", "--listen", "127.0.0.1:0", "--data", tmp_path / "log")
     line = process.stdout.readline()
@@ -93,9 +110,12 @@ def test_broker_runs_until_it_is_told_to_stop(start: Any, produce: Any, tmp_path
 
 def test_every_command_has_help_with_an_example(headwater: Run) -> None:
     commands = [
-        ["run"], ["demo"], ["broker"], ["topic", "list"], ["topic", "create"],
-        ["view", "list"], ["view", "rows"], ["view", "get"], ["doctor"],
+        ["run"], ["demo"], ["broker"], ["doctor"],
+        ["topic", "list"], ["topic", "create"], ["topic", "produce"], ["topic", "consume"],
+        ["view", "list"], ["view", "rows"], ["view", "get"],
     ]  # fmt: skip
     for command in commands:
         text = headwater(*command, "--help").stdout
-        assert f"Example: headwater {' '.join(command)}" in " ".join(text.split()), command
+        words = " ".join(text.split())
+        assert "Example: " in words, command
+        assert f"headwater {' '.join(command)}" in words.split("Example: ")[1], command

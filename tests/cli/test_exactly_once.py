@@ -1,4 +1,4 @@
-"""The README's program is killed in the middle of its work, again and again, and its view is exact all the same."""
+"""The README's program is killed in the middle of its work, again and again; its view is exact all the same."""
 
 import json
 import os

@@ -92,8 +92,11 @@ class Confluent:
         idempotent: bool = False,
     ) -> list[int]:
         producer = self._kafka.Producer(
-            {**self._servers, "compression.type": compression, "acks": acks, "enable.idempotence": idempotent}
-        )
+            {
+                **self._servers, "compression.type": compression, "acks": acks, "enable.idempotence": idempotent,
+                "topic.metadata.propagation.max.ms": 1000,
+            }
+        )  # fmt: skip
         offsets: list[int] = []
         problems: list[object] = []
 
@@ -128,8 +131,7 @@ class Confluent:
         records: list[Record] = []
 
         def read() -> bool:
-            message = consumer.poll(0.5)
-            if message is not None:
+            for message in consumer.consume(1000, 0.1):
                 if message.error():
                     raise RuntimeError(message.error())
                 records.append(

@@ -92,7 +92,8 @@ def test_an_offset_is_found_by_time_exact_to_the_record(client: Any) -> None:
 
 
 def test_a_large_record_and_many_small_ones(client: Any) -> None:
-    records = [Record(value=b"x" * 900_000, timestamp_ms=1), *(Record(value=b"%d" % n, timestamp_ms=2) for n in range(2000))]
+    small = [Record(value=b"%d" % n, timestamp_ms=2) for n in range(2000)]
+    records = [Record(value=b"x" * 900_000, timestamp_ms=1), *small]
     client.create_topic("orders")
     assert client.produce("orders", records) == list(range(2001))
     assert [r.value for r in client.consume("orders", 0, 0, 2001)] == [r.value for r in records]

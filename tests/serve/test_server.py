@@ -21,7 +21,7 @@ def test_port_in_use_is_said_at_once(shop):
         with pytest.raises(ConflictError) as caught, HttpServer(create_app(shop.sources), "127.0.0.1", port):
             pass
     assert str(caught.value) == f"cannot listen on 127.0.0.1:{port}: the address is in use"
-    assert "--port" in (caught.value.hint or "")
+    assert "--http" in (caught.value.hint or "")
 
 
 def test_address_of_another_machine_is_refused(shop):

@@ -1,12 +1,23 @@
-"""`headwater topic`: the topics of a log."""
+"""`headwater topic`: the topics of a log, and the records in them."""
 
-from typing import Annotated
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
 
-app = typer.Typer(help="List and create topics.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from headwater.record import Record
+    from headwater.transmit.client import Client
+
+app = typer.Typer(help="List and create topics, produce and consume records.", no_args_is_help=True)
+
+PRODUCE_RECORDS = 1000
+"""How many lines go into one batch."""
 
 BootstrapOption = Annotated[
     str,
@@ -58,3 +69,100 @@ def create_topic(
     with Client(bootstrap_servers) as client:
         client.create_topic(name, partitions=partitions)
     print(f"topic {name} is there, with {partitions} partitions asked for")
+
+
+@app.command("produce")
+def produce_records(
+    name: Annotated[str, typer.Argument(help="Name of the topic.")],
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-K", help="What stands between key and value in a line.")
+    ] = None,
+    partition: Annotated[int, typer.Option(min=0, help="Partition to append to.")] = 0,
+    bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
+) -> None:
+    """Append each line of standard input as a record.
+
+    Example: echo '{"product": "tea"}' | headwater topic produce orders
+    """
+    from headwater.clock import SystemClock
+    from headwater.record import Record, TopicPartition
+    from headwater.transmit.batch import encode_batch
+    from headwater.transmit.client import Client
+
+    clock = SystemClock()
+    lines = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+    count = 0
+    with Client(bootstrap_servers) as client:
+        client.topics([name], auto_create=True)
+        while some := list(islice(lines, PRODUCE_RECORDS)):
+            pairs = [_key_and_value(line, key_separator) for line in some]
+            records = [Record(key=key, value=value, timestamp_ms=clock.now_ms()) for key, value in pairs]
+            client.produce(TopicPartition(name, partition), encode_batch(records))
+            count += len(records)
+    print(f"appended {count} records to {name}-{partition}", file=sys.stderr)
+
+
+@app.command("consume")
+def consume_records(
+    name: Annotated[str, typer.Argument(help="Name of the topic.")],
+    offset: Annotated[
+        int | None, typer.Option(help="First offset in each partition; the oldest record if not given.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Print no more than this.")] = None,
+    bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
+) -> None:
+    """Print the records that are there as JSON, one a line, and exit.
+
+    Example: headwater topic consume orders.deadletter --limit 10
+    """
+    from headwater.transmit.client import Client
+
+    with Client(bootstrap_servers) as client:
+        for partition, record in islice(_records(client, name, offset), limit):
+            print(json.dumps(_as_json(name, partition, record), ensure_ascii=False))
+
+
+def _records(client: "Client", topic: str, offset: int | None) -> "Iterator[tuple[int, Record]]":
+    """The records of each partition in turn, up to where it ended when we asked."""
+    from headwater.errors import InvalidError
+    from headwater.record import TopicPartition
+    from headwater.transmit.batch import decode_batch, walk
+    from headwater.transmit.client import EARLIEST, LATEST
+
+    info = client.topics([topic]).get(topic)
+    if info is None:
+        raise InvalidError(f"cannot consume topic {topic!r}: it does not exist", hint="headwater topic list")
+    partitions = [TopicPartition(topic, number) for number in sorted(info.leaders)]
+    oldest, latest = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
+    for partition in partitions:
+        at = first = oldest[partition] if offset is None else max(offset, oldest[partition])
+        while at < latest[partition]:
+            data, at = client.read(partition, at)
+            for place, header in walk(data):
+                if not header.is_control:
+                    found = (record for record in decode_batch(data, place) if record.offset >= first)
+                    yield from ((partition.partition, record) for record in found)
+
+
+def _key_and_value(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
+    if separator is None:
+        return None, line
+    key, found, value = line.partition(separator.encode())
+    return (key, value) if found else (None, line)
+
+
+def _as_json(topic: str, partition: int, record: "Record") -> dict[str, Any]:
+    """The fields of kcat's envelope; bytes that are no UTF-8 are shown with replacement characters."""
+    return {
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "ts": record.timestamp_ms,
+        "headers": {name: _text(value) for name, value in record.headers},
+        "key": _text(record.key),
+        "payload": _text(record.value),
+    }
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="replace")

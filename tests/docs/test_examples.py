@@ -1,0 +1,85 @@
+"""What the README and the pages show is what happens."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.transmit.embedded import Broker
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def run(code: str, folder: Path) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_first_program_is_the_one_the_demo_runs() -> None:
+    assert blocks("README.md", "python")[0] == (ROOT / "src/headwater/demo/shop.py").read_text()
+
+
+def test_broker_program_of_the_readme(tmp_path: Path) -> None:
+    program = blocks("README.md", "python")[1].replace("producer.flush()", "assert producer.flush(20) == 0")
+    run(program, tmp_path)
+
+
+def test_kafka_client_program(tmp_path: Path, broker: Broker) -> None:
+    (program,) = blocks("docs/how-to/kafka-clients.md", "python")
+    assert run(program.replace("127.0.0.1:9092", broker.bootstrap_servers), tmp_path) == "b'1'\n"
+
+
+@pytest.mark.filterwarnings("default")
+def test_spark_source_programs(spark: Any, broker: Broker, produce: Any, capsys: Any) -> None:
+    produce(broker.bootstrap_servers, "orders", [b"one", b"two"])
+    read, write = blocks("docs/how-to/spark-source.md", "python")
+    names: dict[str, Any] = {}
+    exec(read.replace("127.0.0.1:9092", broker.bootstrap_servers), names)
+    assert "|  one|" in capsys.readouterr().out
+    exec(write.replace("127.0.0.1:9092", broker.bootstrap_servers), names)
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "copy"}
+    assert spark.read.format("headwater").options(**options).load().count() == 2
+
+
+def test_tutorial(tmp_path: Path, broker: Broker) -> None:
+    (program,) = blocks("docs/tutorial.md", "python")
+    (send,) = blocks("docs/tutorial.md", "sh")
+    (tmp_path / "visits.py").write_text(program)
+    headwater = f"{sys.executable} -m headwater"
+    servers = f"--bootstrap-servers {broker.bootstrap_servers}"
+    shell(
+        send.strip().replace("headwater topic produce visits", f"{headwater} topic produce visits {servers}"),
+        tmp_path,
+    )
+    shell(f"{headwater} run visits.py --once {servers}", tmp_path)
+    page = (ROOT / "docs/tutorial.md").read_text()
+    shown = re.search(r"\$ headwater view rows popular\n((?:    .*\n)+)", page)
+    assert shown is not None
+    expected = [line.split() for line in shown[1].splitlines()]
+    assert [line.split() for line in shell(f"{headwater} view rows popular", tmp_path).splitlines()] == expected
+    letters = shell(f"{headwater} topic consume visits.deadletter {servers}", tmp_path)
+    assert "the value is not JSON" in letters
+    assert '"payload": "this is not JSON"' in letters
+
+
+def shell(command: str, folder: Path) -> str:
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout

@@ -1,0 +1,38 @@
+"""The reference is made from the code, and every public thing is in it."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import headwater
+
+ROOT = Path(__file__).parents[2]
+
+
+def load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["commands.md", "python.md", "http.md"])
+def test_page_is_up_to_date(name: str) -> None:
+    assert (ROOT / "docs/reference" / name).read_text() == load_tool().PAGES[name](), "run ./dev docs"
+
+
+def test_public_names_are_these() -> None:
+    """Adding a name is a decision; removing one breaks users."""
+    assert headwater.__all__ == [
+        "App", "Topic", "View", "windowed", "Tumbling", "count", "sum", "mean", "min", "max", "Broker",
+    ]  # fmt: skip
+    assert all(getattr(headwater, name).__doc__ for name in headwater.__all__)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        headwater.nothing  # noqa: B018
