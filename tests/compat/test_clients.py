@@ -11,6 +11,8 @@ from headwater.transmit.batch import decode_batch, walk
 from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
 
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
+
 COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
 PATIENCE_S = 30.0
 

@@ -1,10 +1,9 @@
 """A broker that is killed again and again while a producer writes: nothing acknowledged is lost or doubled.
 
-The rule is that of Kafka's own tests (`validate_delivery`): what was acknowledged is there, in order, at the offset
-that was told; with an idempotent producer it is there once.
+The rule is that of Kafka's own tests (`validate_delivery`): what was acknowledged is there, in order, at the
+offset that was told; with an idempotent producer it is there once.
 """
 
-import gc
 import json
 import random
 import signal
@@ -24,6 +23,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from headwater.record import TopicPartition
 from headwater.transmit.batch import decode_batch, walk
 from headwater.transmit.client import LATEST, Client
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
 
 ROUNDS = 5
 PARTITIONS = 2
@@ -161,7 +162,6 @@ def read_numbers(client: Client, partition: TopicPartition) -> list[int]:
     return numbers
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python, when nobody listens
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 100_000], ids=["one segment", "many segments"])
 @pytest.mark.parametrize("kind", [ConfluentWriter, KafkaPythonWriter], ids=["confluent-kafka", "kafka-python"])
 def test_what_was_acknowledged_is_there_once_after_kills(tmp_path: Path, kind: type, segment_bytes: int) -> None:
@@ -199,4 +199,3 @@ def test_what_was_acknowledged_is_there_once_after_kills(tmp_path: Path, kind: t
             assert numbers == list(range(writing.sent))
             assert writing.acknowledged[partition] == {number: number for number in numbers}
     broker.kill()
-    gc.collect()

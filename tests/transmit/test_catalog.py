@@ -25,10 +25,8 @@ def test_topics_offsets_and_producer_ids_survive_a_restart(tmp_path: Path) -> No
     catalog.close()
     catalog = Catalog(tmp_path / "meta.db")
     assert catalog.topic_by_id(entry.id) == catalog.topics["orders"]
-    assert (catalog.topics["orders"].partitions, catalog.topics["orders"].configs) == (
-        4,
-        {"cleanup.policy": "compact"},
-    )
+    assert catalog.topics["orders"].partitions == 4
+    assert catalog.topics["orders"].configs == {"cleanup.policy": "compact"}
     assert catalog.committed_offsets("g") == {ORDERS: at(7), TopicPartition("orders", 1): at(2)}
     assert catalog.next_producer_id() > first_id
     catalog.close()

@@ -170,8 +170,8 @@ ZERO, NULL = write_varint(0), write_varint(-1)
     ],
     ids=[
         "endless length", "length minus one", "negative length", "length beyond the end", "empty record",
-        "key beyond the end", "cut record", "value reaches into the next record", "key reaches into the next record",
-        "endless offset", "too few records", "too many records",
+        "key beyond the end", "cut record", "value reaches into the next record",
+        "key reaches into the next record", "endless offset", "too few records", "too many records",
     ],
 )  # fmt: skip
 def test_corrupt_lengths_give_a_corrupt_error(body: bytes, count: int) -> None:

@@ -1,5 +1,6 @@
 """Compressed records: our formats against the libraries that other clients use."""
 
+import contextlib
 import gzip
 import struct
 
@@ -62,10 +63,8 @@ def test_snappy_framed_by_java_is_read(data: bytes, block_bytes: int) -> None:
 
 @given(st.binary(max_size=100), st.sampled_from(COMPRESSED))
 def test_garbage_gives_a_corrupt_error_or_bytes(data: bytes, compression: Compression) -> None:
-    try:
+    with contextlib.suppress(CorruptError):
         assert isinstance(decompress(compression, data), bytes)
-    except CorruptError:
-        pass
 
 
 @pytest.mark.parametrize("compression", COMPRESSED)

@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.transmit.groups import (
-    MEMBERS_MAX,
-    GroupError,
-    Groups,
-    GroupState,
-    JoinReply,
-    JoinRequest,
-    SyncReply,
-)
+from headwater.transmit.groups import MEMBERS_MAX, Groups
+from headwater.transmit.membership import GroupError, GroupState, JoinReply, JoinRequest, SyncReply
 
 SESSION_S, REBALANCE_S = 10.0, 60.0
 RANGE, ROUND_ROBIN, STICKY = (("range", b"t"), ("roundrobin", b"t"), ("sticky", b"t"))

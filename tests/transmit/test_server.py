@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kafka.protocol.admin import DeleteTopicsRequest
 from kafka.protocol.consumer import FetchRequest, JoinGroupRequest, JoinGroupResponse
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
@@ -168,8 +170,6 @@ def damaged(batch: bytes) -> bytes:
 
 
 def with_header(batch: bytes, at: int, value: bytes) -> bytes:
-    from crc32c import crc32c
-
     changed = batch[:at] + value + batch[at + len(value) :]
     return changed[:17] + struct.pack(">I", crc32c(changed[21:])) + changed[21:]
 
@@ -261,7 +261,8 @@ def test_a_client_that_hangs_up_in_the_middle_of_a_frame_hurts_nobody(broker: Br
 def join_request(group: str, member_id: str = "") -> JoinGroupRequest:
     return JoinGroupRequest(
         group_id=group, session_timeout_ms=300, rebalance_timeout_ms=500, member_id=member_id,
-        protocol_type="consumer", protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")],
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")],
     )  # fmt: skip
 
 
@@ -323,8 +324,6 @@ def test_a_broker_stops_while_clients_wait_and_do_not_read(tmp_path: Path) -> No
 
 
 def test_a_topic_deleted_while_a_producer_waits_for_the_disk_answers_it(broker: Broker, client: Client) -> None:
-    from kafka.protocol.admin import DeleteTopicsRequest
-
     for n in range(20):
         client.create_topic(f"brief-{n}")
         with Raw(broker) as raw:
@@ -340,8 +339,6 @@ def test_a_topic_deleted_while_a_producer_waits_for_the_disk_answers_it(broker: 
 
 
 def test_a_fetch_that_waits_for_a_topic_that_is_deleted_is_answered(broker: Broker, client: Client) -> None:
-    from kafka.protocol.admin import DeleteTopicsRequest
-
     client.create_topic("brief")
     with Raw(broker) as raw, Raw(broker) as admin:
         raw.send(fetch_request("brief", max_wait_ms=1000), 11)

@@ -1,9 +1,11 @@
 """Topics and partitions of a running broker."""
 
 import asyncio
+import struct
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.record import Record, TopicPartition
@@ -27,10 +29,6 @@ async def close(topics: Topics) -> None:
 
 
 def batch(value: bytes = b"v", *, producer_id: int = -1, sequence: int = -1) -> memoryview:
-    import struct
-
-    from crc32c import crc32c
-
     data = bytearray(encode_batch([Record(value=value)]))
     struct.pack_into(">qhi", data, 43, producer_id, 0 if producer_id >= 0 else -1, sequence)
     struct.pack_into(">I", data, 17, crc32c(data[21:]))

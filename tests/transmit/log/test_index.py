@@ -1,5 +1,6 @@
 """The sparse index: where to start looking."""
 
+import tempfile
 from pathlib import Path
 
 from hypothesis import given
@@ -40,8 +41,6 @@ def test_an_index_is_read_back_only_for_the_segment_it_was_made_for(tmp_path: Pa
 
 @given(st.data())
 def test_a_damaged_index_is_not_read(data: st.DataObject) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as directory:
         index = SparseIndex()
         index.note(0, 0, -1)

@@ -307,9 +307,9 @@ def test_an_impossible_length_in_a_sealed_segment_is_a_corrupt_error_and_not_an_
     content[8:12] = (-12).to_bytes(4, signed=True)
     sealed.write_bytes(content)
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=300))
-    with pytest.raises(CorruptError, match="00000000000000000000.log"):
+    with pytest.raises(CorruptError, match=r"00000000000000000000\.log"):
         log.read(1, 1000)
-    with pytest.raises(CorruptError, match="00000000000000000000.log"):
+    with pytest.raises(CorruptError, match=r"00000000000000000000\.log"):
         log.offset_of_time(1)
     log.close()
 

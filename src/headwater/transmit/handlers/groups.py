@@ -16,8 +16,8 @@ from kafka.protocol.consumer import (
 
 from headwater.record import TopicPartition
 from headwater.transmit.catalog import CommittedOffset
-from headwater.transmit.groups import Group, GroupError, GroupState, JoinReply, JoinRequest, SyncReply
 from headwater.transmit.handlers import Asker
+from headwater.transmit.membership import Group, GroupError, GroupState, JoinReply, JoinRequest, SyncReply
 from headwater.transmit.node import Node
 from headwater.transmit.wire.codes import Code
 
