@@ -62,7 +62,9 @@ def test_records_come_back_as_they_were_sent(client: Any, broker: Broker, compre
     client.create_topic("orders")
     assert client.produce("orders", records, compression=compression) == [0, 1, 2, 3, 4]
     assert client.consume("orders", 0, 0, 5) == at_offsets(records)
-    assert stored(broker, "orders") == (at_offsets(records), {compression})
+    found, compressions = stored(broker, "orders")
+    assert found == at_offsets(records)
+    assert {compression} <= compressions <= {compression, "none"}  # a small batch may not be worth it
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])

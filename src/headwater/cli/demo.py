@@ -11,7 +11,7 @@ import typer
 from headwater.cli.addresses import parse_address
 
 if TYPE_CHECKING:
-    from headwater.cli.running import RunningApp, Say
+    from headwater.cli.running import RunningApp, Say, Stop
     from headwater.demo.traffic import Traffic
 
 _LOOK_EVERY_S = 0.2
@@ -55,15 +55,15 @@ def demo(
         )
         traffic: list[demo_traffic.Traffic] = []
 
-        def open_shop(servers: str) -> None:
+        def open_shop(servers: str) -> "Stop":
             traffic.append(demo_traffic.Traffic(servers, SystemClock()))
             traffic[0].start()
-            stack.callback(traffic[0].stop)
             say("the shop is open: orders arrive in topic `orders`")
+            return traffic[0].stop
 
         stack.enter_context(stopping_politely())
         try:
-            with running(app, settings, say, on_log_ready=open_shop) as it:
+            with running(app, settings, say, produce=open_shop) as it:
                 _watch(it, say, until)
                 traffic[0].stop()
                 _drain(it, traffic[0])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TOPIC_WAIT_S = 5.0
 
 Say = Callable[[str], None]
+Stop = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +54,12 @@ class RunningApp:
 
 @contextmanager
 def running(
-    app: App, settings: RunSettings, say: Say, *, on_log_ready: Callable[[str], None] | None = None
+    app: App, settings: RunSettings, say: Say, *, produce: Callable[[str], Stop] | None = None
 ) -> Iterator[RunningApp]:
-    """Start everything in order, and stop it in the opposite order."""
+    """Start everything in order, and stop it in the opposite order.
+
+    `produce` is called with the log's address as soon as it is ready, and what it returns before the log ends.
+    """
     from headwater.spark.java import find_java
     from headwater.spark.pipeline import Pipeline, PipelineSettings
     from headwater.spark.session import spark_session
@@ -70,8 +74,8 @@ def running(
         _ensure_topics(app, servers, embedded=settings.bootstrap_servers is None)
         store, facts = ViewStore(settings.data / "views.db"), FactStore(settings.data / "facts.db")
         url = _start_console(stack, app, store, facts, servers, settings, say)
-        if on_log_ready is not None:
-            on_log_ready(servers)
+        if produce is not None:
+            stack.callback(produce(servers))
         java = find_java(os.environ)
         say(f"starting Spark at {settings.master} on Java {java.chosen.version} ({java.chosen.origin}) ...")
         log_file = settings.data / "logs" / "spark.log"

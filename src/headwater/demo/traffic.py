@@ -19,6 +19,7 @@ PRODUCTS = {"tea": 4.5, "coffee": 6.25, "cocoa": 5.0, "honey": 8.75, "biscuits":
 ORDERS_PER_SECOND = 40
 LATE_SHARE, LATE_SECONDS_MAX = 0.05, 20
 BROKEN_SHARE = 1 / 400
+_FLUSH_S = 10
 
 
 class Traffic:
@@ -47,8 +48,8 @@ class Traffic:
             order = self._order()
             producer.send("orders", key=order[0], value=order[1])
             self.sent += 1
-        producer.flush()
-        producer.close()
+        producer.flush(timeout=_FLUSH_S)
+        producer.close(timeout=_FLUSH_S)
 
     def _order(self) -> tuple[bytes, bytes]:
         order_id = str(uuid.UUID(int=self._random.getrandbits(128)))

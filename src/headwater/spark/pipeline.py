@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.app import App, Topic, View
 from headwater.clock import Clock
-from headwater.errors import HeadwaterError, InvalidError
+from headwater.errors import HeadwaterError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.spark.offsets import BOOTSTRAP, from_json
 from headwater.spark.rows import bad_records, good_rows
@@ -184,13 +184,16 @@ class Pipeline:
             "error": None,
         }
 
-    def _behind(self, sources: Iterable[Any]) -> int:
-        """How many records are in the log that the query has not read."""
+    def _behind(self, sources: Iterable[Any]) -> int | None:
+        """How many records are in the log that the query has not read; None while the log cannot be asked."""
         read: dict[TopicPartition, int] = {}
         for source in sources:
             read.update(from_json(_offsets(source.endOffset)))
-        with Client(self._settings.bootstrap_servers) as client:
-            latest = client.offsets(read, LATEST)
+        try:
+            with Client(self._settings.bootstrap_servers) as client:
+                latest = client.offsets(read, LATEST)
+        except UnavailableError:
+            return None
         return sum(max(0, latest[tp] - offset) for tp, offset in read.items())
 
     def _raise_failure(self) -> None:
@@ -199,7 +202,10 @@ class Pipeline:
             if error is not None:
                 message = _cause(str(error))
                 self._facts.add(name, {"state": "failed", "error": message}, at_ms=self._clock.now_ms())
-                raise InvalidError(f"query {name!r} failed: {message}") from error
+                raise HeadwaterError(
+                    f"query {name!r} failed: {message}",
+                    hint="mend the cause and start again: it goes on where it was",
+                ) from error
 
 
 def _shape(view: View, rows: DataFrame) -> ViewShape:
