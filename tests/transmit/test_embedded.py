@@ -10,7 +10,9 @@ from headwater.errors import ClosedError, ConflictError, CorruptError, InvalidEr
 from headwater.record import Record, TopicPartition
 from headwater.transmit.batch import encode_batch
 from headwater.transmit.client import LATEST, Client
+from headwater.transmit.durability import Durability
 from headwater.transmit.embedded import Broker
+from headwater.transmit.node import BrokerSettings
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -103,3 +105,9 @@ def test_damaged_records_on_disk_are_an_error_of_that_partition_only(tmp_path: P
             client.fetch(ORDERS, 0)
         assert client.fetch(ORDERS, 1)
         assert client.fetch(TopicPartition("other", 0), 0)
+
+
+def test_durability_may_be_text_and_is_checked(tmp_path: Path) -> None:
+    assert BrokerSettings(data=tmp_path, durability="never").durability is Durability.NEVER  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match="fsync, interval, never"):
+        Broker(durability="perhaps")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.clock import Clock
+from headwater.errors import InvalidError
 from headwater.transmit.catalog import Catalog
 from headwater.transmit.durability import Durability
 from headwater.transmit.groups import Groups
@@ -34,8 +35,17 @@ class BrokerSettings:
     """Of a topic that is created without saying."""
     auto_create_topics_enable: bool = True
     durability: Durability = Durability.FSYNC
+    """Its name as text does, too."""
     segment_bytes: int = 1 << 30
     message_max_bytes: int = 1_048_588
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "durability", Durability(self.durability))
+        except ValueError:
+            raise InvalidError(
+                f"cannot read durability {self.durability!r}: expected {', '.join(Durability)}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
