@@ -7,6 +7,7 @@ with hw.Broker() as broker:
 import asyncio
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,9 +34,11 @@ class Broker:
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="headwater-") if data is None else None
-        path = Path(self._temporary.name if self._temporary else str(data))
-        self._settings = BrokerSettings(data=path, host=host, port=port, **settings)
+        # Without a directory the settings are checked first, so that a mistake in them leaves none behind.
+        self._settings = BrokerSettings(data=Path(data or "."), host=host, port=port, **settings)
+        self._temporary = None if data is not None else tempfile.TemporaryDirectory(prefix="headwater-")
+        if self._temporary is not None:
+            self._settings = replace(self._settings, data=Path(self._temporary.name))
         self._clock = clock or SystemClock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
