@@ -1,6 +1,8 @@
 """Running the command as users do: as a process."""
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -50,5 +52,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port below those that the system gives to clients, so that it is still free when a broker comes back."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -3,18 +3,24 @@
 What Java and Spark have to say goes to a log file instead; errors reach Python anyway.
 """
 
+import fcntl
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from headwater.errors import InvalidError
+from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.spark.java import JavaChoice, find_java
+
+PREDECESSOR_S = 60.0
+"""How long the processes of a run that was killed may take to notice."""
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -39,6 +45,8 @@ def spark_session(
         with _stderr_to(log_file):
             session = builder.getOrCreate()
             session.sparkContext.setLogLevel("WARN")
+    except HeadwaterError:
+        raise
     except Exception as error:
         raise InvalidError(
             f"cannot start Spark at {master!r} with {java.chosen.home}: {error}",
@@ -86,11 +94,18 @@ def _quick_home(folder: Path) -> Path:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Have the JVM, which inherits it, write its stderr to a file; ours is back when it has started."""
+    """Have the JVM, which inherits it, write its stderr to a file; ours is back when it has started.
+
+    The file is locked, and the lock is inherited too. So it is held until the last process of a run is gone, also
+    where the run itself was killed and its JVM goes on for a moment: a JVM that still writes to a checkpoint must
+    not meet its successor there.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     ours = os.dup(2)
     with path.open("ab") as file:
+        if SparkContext._gateway is None:
+            _wait_for_lock(file.fileno(), path)
         os.dup2(file.fileno(), 2)
     try:
         yield
@@ -98,3 +113,17 @@ def _stderr_to(path: Path) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(ours, 2)
         os.close(ours)
+
+
+def _wait_for_lock(fd: int, path: Path) -> None:
+    deadline = time.monotonic() + PREDECESSOR_S
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ConflictError(
+                    f"cannot start Spark: processes of an earlier run still write to {str(path)!r}",
+                    hint=f"end them (`fuser {path}` lists them), or choose another directory with --data",
+                ) from None
+            time.sleep(0.1)
