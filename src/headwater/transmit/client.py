@@ -263,7 +263,11 @@ class _Connection:
         self._socket = socket.create_connection(address, timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._versions = {ApiVersionsRequest.API_KEY: (0, 0)}
-        response = self.call(ApiVersionsRequest())
+        try:
+            response = self.call(ApiVersionsRequest())
+        except BaseException:
+            self._socket.close()  # nobody else knows of it yet
+            raise
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     def call(self, request: Any) -> Any:
