@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import socket
+import sqlite3
 from collections import deque
 from typing import cast
 
@@ -198,7 +199,10 @@ class Server:
 
     async def _end_transactions(self) -> None:
         while True:
-            self._node.transactions.tick()  # at once, so that what a crash cut short is finished first
+            try:
+                self._node.transactions.tick()  # at once, so that what a crash cut short is finished first
+            except sqlite3.Error as error:  # a full disk, say: what could not be noted is tried again
+                logger.error("cannot look after transactions: %s", error)
             await asyncio.sleep(TRANSACTIONS_EVERY_S)
 
     async def _expire_producers(self) -> None:

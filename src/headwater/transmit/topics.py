@@ -54,7 +54,7 @@ class Partition:
     def __init__(self, name: TopicPartition, log: PartitionLog) -> None:
         self.name = name
         self.log = log
-        self.producers = _open_producers(log)
+        self.producers, self._saved_at = _open_producers(log)
         self._readers: set[Wake] = set()
         self._acks: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._broken: OSError | None = None
@@ -109,6 +109,7 @@ class Partition:
         self.producers.forget_aborted(self.log.start_offset)
         try:
             save_snapshot(self.log.directory, offset, self.producers.dump())
+            self._saved_at = offset
         except OSError as error:
             # It saves time at the next start and nothing else.
             logger.warning("cannot save the producers of %s: %s", self.name, error)
@@ -147,7 +148,8 @@ class Partition:
     def close(self) -> None:
         """Wait for the disk, save what the next start needs, and close the files."""
         self.log.sync()
-        self.save_producers(self.log.end_offset)
+        if self.log.end_offset > self._saved_at:
+            self.save_producers(self.log.end_offset)
         self.log.close()
 
     def on_advance(self, wake: Wake) -> None:
@@ -299,19 +301,17 @@ class Topics:
             partition.advance(reached)
 
 
-def _open_producers(log: PartitionLog) -> ProducerStates:
-    """What is known of a partition's producers: the newest snapshot and the batches behind it."""
-    offset, states = log.start_offset, ProducerStates()
-    for saved_at, body in load_snapshots(log.directory, log.end_offset):
-        offset, states = saved_at, ProducerStates.load(body)
-        break
-    for header, control in log.batches_since(offset):
+def _open_producers(log: PartitionLog) -> tuple[ProducerStates, int]:
+    """What is known of a partition's producers: the newest snapshot, its offset, and the batches behind it."""
+    saved_at, body = next(load_snapshots(log.directory, log.end_offset), (log.start_offset, None))
+    states = ProducerStates() if body is None else ProducerStates.load(body)
+    for header, control in log.batches_since(saved_at):
         marker = None if control is None else read_marker(control)
         if marker is not None:
             states.note_marker(marker, header.base_offset)
         else:
             states.note(header, header.base_offset)
-    return states
+    return states, saved_at
 
 
 def _check_produced(name: TopicPartition, header: BatchHeader) -> None:
