@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +76,24 @@ class Victim:
         assert self._process.stdout.readline() == "ready\n"
 
     def wait(self) -> None:
+        """Wait until it has died of a kill."""
         assert self._process is not None
         assert self._process.stdout is not None
         assert self._process.wait(WAIT_S) == -signal.SIGKILL
         self._process.stdout.close()
+        self._process = None
 
     def kill(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self.wait()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self.wait()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Victim]:
+    victim = Victim(tmp_path / "data")
+    yield victim
+    victim.kill()
 
 
 def open_producer(servers: str, name: str) -> Producer:
@@ -213,11 +223,10 @@ class Auditor(threading.Thread):
         self.join(WAIT_S)
 
 
-def test_transfers_are_whole_whenever_the_broker_is_killed(tmp_path: Path) -> None:
+def test_transfers_are_whole_whenever_the_broker_is_killed(broker: Victim) -> None:
     seed = int(os.environ.get("HEADWATER_SEED", random.randrange(2**32)))
     print(f"HEADWATER_SEED={seed}")
     chance = random.Random(seed)
-    broker = Victim(tmp_path / "data")
     broker.start()
     servers = broker.bootstrap_servers
     with Client(servers) as client:
@@ -238,7 +247,6 @@ def test_transfers_are_whole_whenever_the_broker_is_killed(tmp_path: Path) -> No
     for thread in (*tellers, auditor):
         thread.stop()
     halves = read_accounts(servers)
-    broker.kill()
     amounts: dict[str, list[int]] = {}
     for transfer, amount in halves:
         amounts.setdefault(transfer, []).append(amount)
@@ -253,8 +261,7 @@ def test_transfers_are_whole_whenever_the_broker_is_killed(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("markers", range(3), ids=lambda n: f"{n} markers written")
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-def test_a_decision_outlives_a_kill_before_its_markers(tmp_path: Path, markers: int, commit: bool) -> None:
-    broker = Victim(tmp_path / "data")
+def test_a_decision_outlives_a_kill_before_its_markers(broker: Victim, markers: int, commit: bool) -> None:
     broker.start(die_before_marker=markers)
     servers = broker.bootstrap_servers
     with Client(servers) as client:
@@ -279,4 +286,3 @@ def test_a_decision_outlives_a_kill_before_its_markers(tmp_path: Path, markers: 
     (found,) = consumer.committed([ConfluentPartition("accounts", 0)], WAIT_S)
     consumer.close()
     assert found.offset == (7 if commit else -1001)
-    broker.kill()
