@@ -285,3 +285,42 @@ def test_an_abandoned_transaction_times_out(open_writer: OpenWriter) -> None:
 def test_a_timeout_above_the_limit_is_refused(broker: Broker) -> None:
     with pytest.raises(KafkaException, match="timeout"):
         Confluent(broker.bootstrap_servers, "w", 15 * 60_000 + 1)
+
+
+def test_a_copier_that_dies_midway_copies_every_record_once(broker: Broker) -> None:
+    servers = broker.bootstrap_servers
+    source = Producer({"bootstrap.servers": servers})
+    for number in range(30):
+        source.produce("in", b"%d" % number)
+    assert source.flush(WAIT_S) == 0
+
+    def copy(records: int, *, finish: bool) -> None:
+        """Copy in transactions of five records; unless it may finish, leave the last of them open."""
+        producer = Producer({"bootstrap.servers": servers, "transactional.id": "copier"})
+        producer.init_transactions(WAIT_S)
+        consumer = Consumer(
+            {
+                "bootstrap.servers": servers, "group.id": "copiers", "auto.offset.reset": "earliest",
+                "enable.auto.commit": False, "isolation.level": "read_committed",
+            }
+        )  # fmt: skip
+        consumer.subscribe(["in"])
+        for copied in range(0, records, 5):
+            producer.begin_transaction()
+            for _ in range(5):
+                message = consumer.poll(WAIT_S)
+                assert message is not None
+                assert message.error() is None
+                producer.produce("out", message.value())
+            position = consumer.position(consumer.assignment())
+            producer.send_offsets_to_transaction(position, consumer.consumer_group_metadata(), WAIT_S)
+            assert producer.flush(WAIT_S) == 0
+            if finish or copied + 5 < records:
+                producer.commit_transaction(WAIT_S)
+        consumer.close()
+
+    copy(15, finish=False)
+    copy(20, finish=True)  # ten records were committed, so twenty are left
+    assert read_confluent(servers, "out", "read_committed") == [b"%d" % number for number in range(30)]
+    assert len(read_confluent(servers, "out", "read_uncommitted")) == 35
+    assert committed_offset(servers, "copiers", "in") == 30

@@ -36,12 +36,13 @@ def test_offsets_are_committed_or_dropped_with_the_decision(tmp_path: Path, stat
     catalog, ledger = Catalog(tmp_path / "meta.db"), Ledger(tmp_path / "meta.db")
     before = CommittedOffset(offset=1, leader_epoch=0, metadata="old")
     after = CommittedOffset(offset=9, leader_epoch=0, metadata="new")
+    catalog.create_topic("orders", 1, {})
     catalog.commit_offsets("g", [(ORDERS, before)], now_ms=0)
     ledger.save(ONGOING)
-    ledger.add_offsets("t", "g", [(ORDERS, after)])
+    ledger.add_offsets("t", "g", [(ORDERS, after), (TopicPartition("deleted", 0), after)])
     ledger.add_offsets("other", "h", [(ORDERS, after)])
     assert catalog.committed_offsets("g") == {ORDERS: before}
-    assert ledger.pending("g") == {ORDERS}
+    assert ledger.pending("g") == {ORDERS, TopicPartition("deleted", 0)}
     ledger.save(replace(ONGOING, state=state))
     assert catalog.committed_offsets("g") == {ORDERS: after if state is State.PREPARE_COMMIT else before}
     assert ledger.pending("g") == set()

@@ -80,7 +80,8 @@ class Ledger:
                 db.execute(
                     "insert or replace into offsets (group_id, topic, partition, offset, leader_epoch, metadata, "
                     "committed_ms) select group_id, topic, partition, offset, leader_epoch, metadata, ? "
-                    "from pending_offsets where transaction_id = ?",
+                    "from pending_offsets where transaction_id = ? "
+                    "and topic in (select name from topics)",  # it may have been deleted meanwhile
                     (transaction.updated_ms, transaction.id),
                 )
             if transaction.is_decided:

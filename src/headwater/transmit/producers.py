@@ -151,9 +151,14 @@ class ProducerStates:
         if not marker.is_commit:
             self._aborted.append(Aborted(marker.producer_id, first, offset))
 
+    def settle(self, high_watermark: int) -> None:
+        """Take note that everything before the high watermark is durable, markers too."""
+        if self._ending:
+            self._ending = [(first, marker) for first, marker in self._ending if marker >= high_watermark]
+
     def last_stable_offset(self, high_watermark: int) -> int:
         """Where the oldest transaction starts that is open, or whose end is not yet durable."""
-        self._ending = [(first, marker) for first, marker in self._ending if marker >= high_watermark]
+        self.settle(high_watermark)
         oldest_open = next(iter(self._open.values()), high_watermark)
         return min([high_watermark, oldest_open, *(first for first, _ in self._ending)])
 

@@ -129,6 +129,7 @@ class Partition:
         if offset <= self.log.high_watermark:
             return
         self.log.high_watermark = offset
+        self.producers.settle(offset)
         while self._acks and self._acks[0][0] <= offset:
             _, future = self._acks.popleft()
             if not future.done():
