@@ -152,3 +152,23 @@ def test_write_without_a_value_column_is_refused(spark: Any, broker: Broker) -> 
     rows = spark.createDataFrame([("k",)], "key string")
     with pytest.raises(Exception, match="no column 'value'"):
         rows.write.format("headwater").mode("append").options(**options(broker, topic="out")).save()
+
+
+def test_read_committed_leaves_out_what_was_aborted_or_is_undecided(spark: Any, broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "writer"})
+    producer.init_transactions(10)
+    for value, commit in ((b"1", True), (b"2", False), (b"3", True)):
+        producer.begin_transaction()
+        producer.produce("t", value)
+        producer.commit_transaction(10) if commit else (producer.flush(10), producer.abort_transaction(10))
+    producer.begin_transaction()
+    producer.produce("t", b"4")
+    assert producer.flush(10) == 0
+
+    def read(**more: str) -> list[int]:
+        return values_of(spark.read.format("headwater").options(**options(broker, subscribe="t", **more)).load())
+
+    assert read() == [1, 2, 3, 4]
+    assert read(**{"kafka.isolation.level": "read_committed"}) == [1, 3]
+    producer.commit_transaction(10)
+    assert read(**{"kafka.isolation.level": "read_committed"}) == [1, 3, 4]

@@ -6,7 +6,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
@@ -75,6 +75,8 @@ def test_other_readers_read_what_we_encode(records: list[Record], compression: C
 
 @given(RECORDS, COMPRESSIONS, st.sampled_from([AiokafkaBuilder, KafkaPythonBuilder]))
 def test_we_read_what_other_builders_encode(records: list[Record], compression: Compression, kind: type) -> None:
+    # To aiokafka's builder -1 means that it has seen no timestamp yet, so it takes the next one as the first.
+    assume(kind is not AiokafkaBuilder or records[0].timestamp_ms != -1)
     builder = kind(
         magic=2, compression_type=int(compression), is_transactional=0,
         producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 20,

@@ -159,11 +159,40 @@ def build(key: int, version: int, topic_id: Any) -> Any:
         42: lambda: admin.DeleteGroupsRequest(groups_names=["g"]),
         60: lambda: admin.DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=1),
     }  # fmt: skip
+    return builders[key]() if key in builders else build_transactional(key)
+
+
+def build_transactional(key: int) -> Any:
+    """A request about a transaction, of an id that nobody has."""
+    who = {"transactional_id": "t", "producer_id": 9, "producer_epoch": 0}
+    add, offsets = producer.AddPartitionsToTxnRequest, producer.TxnOffsetCommitRequest
+    markers, producers = producer.WriteTxnMarkersRequest, admin.DescribeProducersRequest
+    builders: dict[int, Any] = {
+        24: lambda: add(
+            v3_and_below_transactional_id="t", v3_and_below_producer_id=9, v3_and_below_producer_epoch=0,
+            v3_and_below_topics=[add.AddPartitionsToTxnTopic(name="orders", partitions=[0, 1])],
+        ),
+        25: lambda: producer.AddOffsetsToTxnRequest(**who, group_id="g"),
+        26: lambda: producer.EndTxnRequest(**who, committed=True),
+        27: lambda: markers(markers=[markers.WritableTxnMarker(
+            producer_id=9, producer_epoch=0, transaction_result=False, coordinator_epoch=0,
+            topics=[markers.WritableTxnMarker.WritableTxnMarkerTopic(name="orders", partition_indexes=[0])])]),
+        28: lambda: offsets(
+            **who, group_id="g", generation_id=-1, member_id="", group_instance_id=None,
+            topics=[offsets.TxnOffsetCommitRequestTopic(name="orders", partitions=[
+                offsets.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition(
+                    partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata="")])],
+        ),
+        61: lambda: producers(topics=[producers.TopicRequest(name="orders", partition_indexes=[0])]),
+        65: lambda: admin.DescribeTransactionsRequest(transactional_ids=["t"]),
+        66: lambda: admin.ListTransactionsRequest(state_filters=["Ongoing"], producer_id_filters=[]),
+    }  # fmt: skip
     return builders[key]()
 
 
-EXPECTED = {11: {0, 79}, 12: {25}, 13: {0, 25}, 14: {25}, 15: {0, 69}, 42: {69}}
-"""Codes of requests of which this member or group cannot be there."""
+EXPECTED = {11: {0, 79}, 12: {25}, 13: {0, 25}, 14: {25}, 15: {0, 69}, 42: {69}, 25: {49}, 26: {49}, 28: {49},
+            65: {105}}  # fmt: skip
+"""Codes of requests of which this member, group or transaction cannot be there."""
 
 
 def codes(value: Any) -> set[int]:

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.transmit.batch import BatchHeader
-from headwater.transmit.producers import BATCHES_KEPT, SEQUENCE_MAX, ProducerStates, Refusal
+from headwater.transmit.batch import TRANSACTIONAL, BatchHeader
+from headwater.transmit.marker import Marker
+from headwater.transmit.producers import BATCHES_KEPT, SEQUENCE_MAX, Aborted, ProducerStates, Refusal
 
 
 def batch(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0, attributes: int = 0) -> BatchHeader:
@@ -131,3 +132,90 @@ def test_with_five_in_flight_and_any_retry_each_batch_is_written_once(
         acknowledged += answers_received.pop() if answers_received else BATCHES_KEPT
     assert len(offsets) == len(sent)
     assert offset == sum(counts)
+
+
+# -- transactions ---------------------------------------------------------------------------------------------
+
+
+def ended(producer: int = 7, epoch: int = 0, *, is_commit: bool = False) -> Marker:
+    return Marker(producer_id=producer, producer_epoch=epoch, is_commit=is_commit)
+
+
+def test_the_last_stable_offset_is_where_the_oldest_open_transaction_starts() -> None:
+    states = ProducerStates()
+    assert states.last_stable_offset(5) == 5
+    states.note(batch(0, producer=1, attributes=TRANSACTIONAL), 10)
+    states.note(batch(0, producer=2, attributes=TRANSACTIONAL), 11)
+    states.note(batch(1, producer=1, attributes=TRANSACTIONAL), 12)
+    assert states.last_stable_offset(13) == 10
+    states.note_marker(ended(1, is_commit=True), 13)
+    assert states.last_stable_offset(13) == 10  # its marker is not durable yet
+    assert states.last_stable_offset(14) == 11
+    states.note_marker(ended(2), 14)
+    assert states.last_stable_offset(15) == 15
+
+
+def test_aborted_transactions_are_sorted_by_where_they_start() -> None:
+    states = ProducerStates()
+    states.note(batch(0, producer=1, attributes=TRANSACTIONAL), 0)
+    states.note(batch(0, producer=2, attributes=TRANSACTIONAL), 1)
+    states.note_marker(ended(2), 2)
+    states.note_marker(ended(1), 3)
+    assert states.aborted(0, 4) == [Aborted(1, 0, 3), Aborted(2, 1, 2)]
+    assert states.aborted(3, 4) == [Aborted(1, 0, 3)]
+    assert states.aborted(0, 1) == [Aborted(1, 0, 3)]
+    assert states.aborted(4, 9) == []
+    states.forget_aborted(3)
+    assert states.aborted(0, 4) == [Aborted(1, 0, 3)]
+
+
+def test_a_marker_of_a_newer_epoch_fences_the_producer() -> None:
+    states = ProducerStates()
+    states.note(batch(0, attributes=TRANSACTIONAL), 0)
+    assert not states.is_stale(ended(epoch=1))
+    states.note_marker(ended(epoch=1), 1)
+    assert states.check(batch(1, attributes=TRANSACTIONAL)) is Refusal.STALE_EPOCH
+    assert states.check(batch(0, epoch=1)) is None
+    assert states.is_stale(ended(epoch=0))
+
+
+def test_a_batch_outside_the_open_transaction_is_refused() -> None:
+    states = ProducerStates()
+    states.note(batch(0, attributes=TRANSACTIONAL), 0)
+    assert states.check(batch(1)) is Refusal.IN_TRANSACTION
+    assert states.check(batch(1, attributes=TRANSACTIONAL)) is None
+
+
+def test_an_idle_producer_is_forgotten_but_not_amid_a_transaction() -> None:
+    states = ProducerStates([batch(0, producer=1)])  # read from the log: when it was written is not known
+    states.note(batch(0, producer=2), 1, 1_000)
+    states.note(batch(0, producer=3, attributes=TRANSACTIONAL), 2, 1_000)
+    states.expire(10_999, 10_000)
+    assert {info.producer_id for info in states.infos()} == {1, 2, 3}
+    states.expire(11_000, 10_000)
+    assert {info.producer_id for info in states.infos()} == {1, 3}
+    states.expire(21_000, 10_000)
+    assert {info.producer_id for info in states.infos()} == {3}
+    assert states.check(batch(9, producer=2)) is None
+
+
+EVENTS = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(0, 2), st.sampled_from(["plain", "txn", "commit", "abort"]))
+)
+
+
+@given(EVENTS, st.data())
+def test_a_snapshot_at_any_point_loses_nothing(events: list[tuple[int, int, str]], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(events)))
+    whole, resumed = ProducerStates(), ProducerStates()
+    for offset, (producer, epoch, kind) in enumerate(events):
+        if offset == cut:
+            resumed = ProducerStates.load(resumed.dump())
+        for states in (whole, resumed):
+            if kind in ("commit", "abort"):
+                states.note_marker(ended(producer, epoch, is_commit=kind == "commit"), offset)
+            else:
+                attributes = TRANSACTIONAL if kind == "txn" else 0
+                states.note(batch(0, producer=producer, epoch=epoch, attributes=attributes), offset)
+    assert resumed.dump() == whole.dump()
+    assert resumed.last_stable_offset(len(events)) == whole.last_stable_offset(len(events))

@@ -13,6 +13,7 @@ from headwater.transmit.batch import check_batches, encode_batch
 from headwater.transmit.catalog import Catalog
 from headwater.transmit.durability import Durability
 from headwater.transmit.log.partition import LogSettings, PartitionLog
+from headwater.transmit.marker import Marker
 from headwater.transmit.topics import Partition, RefusedBatch, Topics
 
 
@@ -163,5 +164,66 @@ def test_after_a_failed_sync_nothing_is_taken_and_nobody_waits(tmp_path: Path) -
         with pytest.raises(UnavailableError):
             partition.append(batch())
         log.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("damage", ["none", "newest", "all", "missing"])
+def test_producers_come_back_from_snapshots_or_from_the_log(tmp_path: Path, damage: str) -> None:
+    async def scenario() -> None:
+        topics = open_topics(tmp_path, segment_bytes=1)  # a segment for every batch
+        topics.create("orders", 1, {})
+        partition = topics.partition("orders", 0)
+        for producer in range(1, 6):
+            topics.append(partition, batch(producer_id=producer, sequence=0))
+        topics.append_marker(partition, Marker(producer_id=1, producer_epoch=1, is_commit=False), now_ms=5)
+        expected = [(i.producer_id, i.epoch, i.last_sequence) for i in partition.producers.infos()]
+        await close(topics)
+        snapshots = sorted(partition.log.directory.glob("*.producers"))
+        assert [int(path.stem) for path in snapshots] == [5, 6]
+        for path in {"none": [], "newest": snapshots[-1:], "all": snapshots, "missing": snapshots}[damage]:
+            path.unlink() if damage == "missing" else path.write_bytes(path.read_bytes()[:-3])
+        topics = open_topics(tmp_path, segment_bytes=1)
+        found = topics.partition("orders", 0).producers
+        assert [(i.producer_id, i.epoch, i.last_sequence) for i in found.infos()] == expected
+        await close(topics)
+
+    asyncio.run(scenario())
+
+
+def test_opening_reads_only_the_batches_behind_the_newest_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    batches_since = PartitionLog.batches_since
+
+    def spy(log: PartitionLog, offset: int) -> object:
+        asked.append(offset)
+        return batches_since(log, offset)
+
+    async def scenario() -> None:
+        topics = open_topics(tmp_path)
+        topics.create("orders", 1, {})
+        for sequence in range(4):
+            topics.append(topics.partition("orders", 0), batch(producer_id=9, sequence=sequence))
+        await close(topics)
+        monkeypatch.setattr(PartitionLog, "batches_since", spy)
+        await close(open_topics(tmp_path))
+        assert asked == [4]
+
+    asyncio.run(scenario())
+
+
+def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        topics = open_topics(tmp_path)
+        topics.create("orders", 1, {})
+        partition = topics.partition("orders", 0)
+        topics.append(partition, batch(producer_id=9, sequence=0), now_ms=1_000)
+        topics.expire_producers(1_000 + 86_399_999, 86_400_000)
+        assert [info.producer_id for info in partition.producers.infos()] == [9]
+        topics.expire_producers(1_000 + 86_400_000, 86_400_000)
+        assert list(partition.producers.infos()) == []
+        await close(topics)
 
     asyncio.run(scenario())

@@ -18,6 +18,8 @@ Offsets = dict[TopicPartition, int]
 OffsetsJson = dict[str, dict[str, int]]
 
 BOOTSTRAP = "kafka.bootstrap.servers"
+ISOLATION = "kafka.isolation.level"
+_READ_COMMITTED, _READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 _SELECTIONS = ("subscribe", "subscribepattern", "assign")
 
 
@@ -47,6 +49,7 @@ class SourceOptions:
     min_partitions: int | None = None
     include_headers: bool = False
     fail_on_data_loss: bool = True
+    read_committed: bool = False
 
     def wants(self, topic: str) -> bool:
         """Whether a topic is one of those to read."""
@@ -81,6 +84,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         min_partitions=_positive(given, "minPartitions"),
         include_headers=_flag(given, "includeHeaders", default=False),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        read_committed=_isolation(given) == _READ_COMMITTED,
     )
 
 
@@ -213,6 +217,13 @@ def _int(name: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise InvalidError(f"option {name} = {text!r}: expected a whole number") from None
+
+
+def _isolation(given: Mapping[str, str]) -> str:
+    level = given.get(ISOLATION, _READ_UNCOMMITTED).lower()
+    if level not in (_READ_COMMITTED, _READ_UNCOMMITTED):
+        raise InvalidError(f"option {ISOLATION} = {level!r}: expected {_READ_COMMITTED} or {_READ_UNCOMMITTED}")
+    return level
 
 
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:

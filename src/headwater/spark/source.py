@@ -95,7 +95,7 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with Client(options.bootstrap_servers) as client:
+        with _client(options) as client:
             found = _partitions(client, options)
             start = _resolve(client, found, options.starting)
             end = _resolve(client, found, options.ending, otherwise=LATEST)
@@ -176,7 +176,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ask(self, question: Callable[[Client], T]) -> T:
         """Ask the broker, with patience while it is away."""
-        client = self._client = self._client or Client(self._options.bootstrap_servers)
+        client = self._client = self._client or _client(self._options)
         return _patiently(lambda: question(client))
 
 
@@ -204,6 +204,10 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
 
 # -- shared by both readers -----------------------------------------------------------------------------------
+
+
+def _client(options: SourceOptions) -> Client:
+    return Client(options.bootstrap_servers, read_committed=options.read_committed)
 
 
 def _partitions(client: Client, options: SourceOptions) -> list[TopicPartition]:
@@ -248,7 +252,7 @@ def _resolve(
 def _read(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
     """Read a range in a task."""
     at = wanted.start
-    with Client(options.bootstrap_servers) as client:
+    with _client(options) as client:
         while at < wanted.end:
             data, at_next = _patiently(lambda: client.read(wanted.partition, at))  # noqa: B023
             batch = to_arrow(data, wanted.partition, at, wanted.end, include_headers=options.include_headers)

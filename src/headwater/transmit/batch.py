@@ -72,6 +72,10 @@ class BatchHeader(NamedTuple):
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL)
 
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
 
 def read_header(data: Buffer, at: int = 0) -> BatchHeader:
     """Read the header that starts at `at`; the caller has made sure that 61 bytes are there."""

@@ -4,13 +4,14 @@ Bytes come in as a frame and go out as a list of parts; what happens in between 
 Fetch carry records and are read and written by hand (`wire.produce`, `wire.fetch`), the rest by their classes.
 """
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable
 from typing import Any
 
 from headwater.errors import InvalidError
-from headwater.transmit.handlers import Asker, Handler, cluster, groups, records, topics
+from headwater.transmit.handlers import Asker, Handler, cluster, groups, records, topics, transactions
 from headwater.transmit.node import Node
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
 from headwater.transmit.wire.fetch import write_fetch
@@ -39,12 +40,20 @@ HANDLERS: dict[int, Handler] = {
     18: cluster.api_versions,
     19: topics.create_topics,
     20: topics.delete_topics,
-    22: records.init_producer_id,
+    22: transactions.init_producer_id,
     23: records.offset_for_leader_epoch,
+    24: transactions.add_partitions_to_txn,
+    25: transactions.add_offsets_to_txn,
+    26: transactions.end_txn,
+    27: transactions.write_txn_markers,
+    28: transactions.txn_offset_commit,
     32: topics.describe_configs,
     37: topics.create_partitions,
     42: groups.delete_groups,
     60: cluster.describe_cluster,
+    61: transactions.describe_producers,
+    65: transactions.describe_transactions,
+    66: transactions.list_transactions,
 }
 
 
@@ -63,7 +72,11 @@ def answer(node: Node, frame: bytearray, host: str) -> Parts | Awaitable[Parts |
     request = _read(api, header, view)
     result = HANDLERS[api.key](node, request, asker)
     if inspect.isawaitable(result):
-        return _write_later(api, header, result)
+        task = asyncio.ensure_future(_write_later(api, header, result))
+        if inspect.iscoroutine(result):
+            # A client that leaves at once has its answer cancelled before the handler was ever waited for.
+            task.add_done_callback(lambda _: result.close())
+        return task
     return _write(api, header, result)
 
 

@@ -54,9 +54,9 @@ class Catalog:
     """The broker's memory, at `path`."""
 
     def __init__(self, path: Path) -> None:
-        self._durable = _connect(path, synchronous="full")
+        self._durable = connect(path, synchronous="full")
         self._durable.executescript(_SCHEMA)
-        self._quick = _connect(path, synchronous="normal")
+        self._quick = connect(path, synchronous="normal")
         self._topics = {entry.name: entry for entry in self._read_topics()}
 
     # -- topics -----------------------------------------------------------------------------------------------
@@ -157,7 +157,8 @@ def check_topic_name(name: str) -> None:
         raise InvalidError(f"topic name {name!r} may only have letters, digits, '.', '_' and '-'")
 
 
-def _connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
+def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
+    """Open the file for one kind of writing: `full` waits for the disk at each commit, `normal` does not."""
     # The broker's thread is not the one that opens it: see embedded.Broker.
     db = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
     try:

@@ -19,6 +19,7 @@ from kafka.protocol.producer import ProduceRequest
 from headwater.errors import InvalidError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.transmit.batch import walk
+from headwater.transmit.marker import drop_aborted
 from headwater.transmit.wire.apis import APIS
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.frame import LENGTH, skip_tags
@@ -43,12 +44,19 @@ class Client:
     """A connection to a cluster, made when it is first needed."""
 
     def __init__(
-        self, bootstrap_servers: str, *, client_id: str = "headwater", timeout_s: float = TIMEOUT_S
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "headwater",
+        timeout_s: float = TIMEOUT_S,
+        read_committed: bool = False,
     ) -> None:
+        """With `read_committed`, offsets end before undecided transactions, and aborted records are left out."""
         self._bootstrap = _parse_servers(bootstrap_servers)
         self._bootstrap_servers = bootstrap_servers
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._isolation_level = 1 if read_committed else 0
         self._nodes: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int], _Connection] = {}
         self._topics: dict[str, TopicInfo] = {}
@@ -98,7 +106,7 @@ class Client:
         for leader, partitions in self._by_leader(wanted).items():
             request = ListOffsetsRequest(
                 replica_id=-1,
-                isolation_level=0,
+                isolation_level=self._isolation_level,
                 topics=[
                     ListOffsetsRequest.ListOffsetsTopic(
                         name=topic,
@@ -123,23 +131,29 @@ class Client:
 
     def read(self, partition: TopicPartition, offset: int) -> tuple[bytes, int]:
         """Read some batches from the one that holds the offset on; return them and the offset behind them."""
-        data = self.fetch(partition, offset)
+        data, aborted = self._fetch(partition, offset, FETCH_BYTES)
         behind = offset
         for _, header in walk(data):
             behind = header.next_offset
         if behind <= offset:
             raise UnavailableError(f"cannot read {partition} at offset {offset}: the broker sends nothing more")
-        return data, behind
+        return drop_aborted(data, aborted), behind
 
     def fetch(self, partition: TopicPartition, offset: int, *, max_bytes: int = FETCH_BYTES) -> bytes:
         """Read batches from an offset on; empty if there is nothing yet."""
+        return drop_aborted(*self._fetch(partition, offset, max_bytes))
+
+    def _fetch(
+        self, partition: TopicPartition, offset: int, max_bytes: int
+    ) -> tuple[bytes, list[tuple[int, int]]]:
+        """Batches, and the aborted transactions among them by producer and first offset."""
         shape = FetchRequest.FetchTopic
         request = FetchRequest(
             replica_id=-1,
             max_wait_ms=_FETCH_WAIT_MS,
             min_bytes=1,
             max_bytes=max_bytes,
-            isolation_level=0,
+            isolation_level=self._isolation_level,
             session_id=0,
             session_epoch=-1,
             topics=[
@@ -163,7 +177,8 @@ class Client:
         response = self._call(self._leader(partition), request)
         (answer,) = response.responses[0].partitions
         _check(answer.error_code, f"read {partition} at offset {offset}")
-        return bytes(answer.records or b"")
+        aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or []]
+        return bytes(answer.records or b""), aborted
 
     def produce(self, partition: TopicPartition, batch: bytes) -> int:
         """Append one record batch and wait until it is safe; return the offset of its first record."""
@@ -248,7 +263,11 @@ class _Connection:
         self._socket = socket.create_connection(address, timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._versions = {ApiVersionsRequest.API_KEY: (0, 0)}
-        response = self.call(ApiVersionsRequest())
+        try:
+            response = self.call(ApiVersionsRequest())
+        except BaseException:
+            self._socket.close()  # nobody else knows of it yet
+            raise
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     def call(self, request: Any) -> Any:

@@ -3,7 +3,7 @@
 On disk, below the broker's directory:
 
     broker.lock                    held by the process that runs it
-    meta.db                        topics, committed offsets, producer ids (catalog)
+    meta.db                        topics, committed offsets, producer ids (catalog), transactions (ledger)
     log/<topic>-<partition>-<id>/  the segments of a partition
 """
 
@@ -13,8 +13,10 @@ from pathlib import Path
 from headwater.clock import Clock
 from headwater.errors import InvalidError
 from headwater.transmit.catalog import Catalog
+from headwater.transmit.coordinator import Coordinator, TransactionSettings
 from headwater.transmit.durability import Durability
 from headwater.transmit.groups import Groups
+from headwater.transmit.ledger import Ledger
 from headwater.transmit.log.partition import LogSettings
 from headwater.transmit.topics import Topics
 
@@ -38,6 +40,9 @@ class BrokerSettings:
     """Its name as text does, too."""
     segment_bytes: int = 1 << 30
     message_max_bytes: int = 1_048_588
+    producer_id_expiration_ms: int = 86_400_000
+    transaction_max_timeout_ms: int = 15 * 60_000
+    transactional_id_expiration_ms: int = 7 * 86_400_000
 
     def __post_init__(self) -> None:
         try:
@@ -66,6 +71,7 @@ class Node:
     catalog: Catalog
     topics: Topics
     groups: Groups
+    transactions: Coordinator
 
 
 def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Node:
@@ -77,4 +83,21 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         log_settings=LogSettings(segment_bytes=settings.segment_bytes),
         durability=settings.durability,
     )
-    return Node(settings=settings, endpoint=endpoint, clock=clock, catalog=catalog, topics=topics, groups=Groups())
+    transactions = Coordinator(
+        Ledger(settings.data / "meta.db"),
+        topics,
+        TransactionSettings(
+            timeout_ms_max=settings.transaction_max_timeout_ms,
+            id_expiration_ms=settings.transactional_id_expiration_ms,
+        ),
+        clock.now_ms,
+    )
+    return Node(
+        settings=settings,
+        endpoint=endpoint,
+        clock=clock,
+        catalog=catalog,
+        topics=topics,
+        groups=Groups(),
+        transactions=transactions,
+    )

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import socket
+import sqlite3
 from collections import deque
 from typing import cast
 
@@ -27,6 +28,8 @@ IN_FLIGHT_MAX = 64
 """Requests of one connection that may be waiting for their answer."""
 
 EXPIRE_EVERY_S = 0.1
+TRANSACTIONS_EVERY_S = 0.5
+PRODUCERS_EVERY_S = 60.0
 BACKLOG = 512
 
 
@@ -168,6 +171,8 @@ class Server:
         self._tasks = [
             asyncio.create_task(self._expire_groups()),
             asyncio.create_task(self._sync_logs()),
+            asyncio.create_task(self._end_transactions()),
+            asyncio.create_task(self._expire_producers()),
         ]
 
     async def close(self) -> None:
@@ -177,6 +182,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*(connection.close() for connection in self._connections))
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._node.transactions.close()
         await self._node.topics.close()
         self._node.catalog.close()
         self._lock.release()
@@ -190,6 +196,21 @@ class Server:
         while True:
             await asyncio.sleep(INTERVAL_S)
             self._node.topics.sync_all()
+
+    async def _end_transactions(self) -> None:
+        while True:
+            try:
+                self._node.transactions.tick()  # at once, so that what a crash cut short is finished first
+            except sqlite3.Error as error:  # a full disk, say: what could not be noted is tried again
+                logger.error("cannot look after transactions: %s", error)
+            await asyncio.sleep(TRANSACTIONS_EVERY_S)
+
+    async def _expire_producers(self) -> None:
+        while True:
+            await asyncio.sleep(PRODUCERS_EVERY_S)
+            self._node.topics.expire_producers(
+                self._node.clock.now_ms(), self._node.settings.producer_id_expiration_ms
+            )
 
 
 async def serve(settings: BrokerSettings, clock: Clock) -> Server:

@@ -6,6 +6,7 @@ Everything here happens in the broker's loop; only the waiting for the disk does
 """
 
 import asyncio
+import logging
 import shutil
 import uuid
 from collections import deque
@@ -19,7 +20,11 @@ from headwater.transmit.batch import BatchHeader, check_batches
 from headwater.transmit.catalog import Catalog, TopicEntry, check_topic_name
 from headwater.transmit.durability import Durability, GroupCommit
 from headwater.transmit.log.partition import LogSettings, PartitionLog
-from headwater.transmit.producers import ProducerStates, Refusal
+from headwater.transmit.log.snapshot import load_snapshots, save_snapshot
+from headwater.transmit.marker import Marker, encode_marker, read_marker
+from headwater.transmit.producers import NO_TIME, ProducerStates, Refusal
+
+logger = logging.getLogger(__name__)
 
 PARTITIONS_MAX = 10_000
 _FOLDER_NAME_MAX = 200  # of a topic's name: file systems end at 255 bytes, Kafka's names at 249
@@ -49,21 +54,27 @@ class Partition:
     def __init__(self, name: TopicPartition, log: PartitionLog) -> None:
         self.name = name
         self.log = log
-        self._producers = ProducerStates(log.recent_headers())
+        self.producers, self._saved_at = _open_producers(log)
         self._readers: set[Wake] = set()
         self._acks: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._broken: OSError | None = None
 
-    def append(self, records: memoryview) -> Appended:
+    @property
+    def last_stable_offset(self) -> int:
+        """What readers may see that want only committed records: below it no transaction is undecided."""
+        return self.producers.last_stable_offset(self.log.high_watermark)
+
+    def append(self, records: memoryview, *, now_ms: int = NO_TIME, transactional: bool = False) -> Appended:
         """Check record batches and write them; a batch that was written before is not written again."""
-        if self._broken is not None:
-            raise UnavailableError(f"cannot append to {self.name}: its disk failed: {self._broken}")
+        self._check_disk()
         headers = check_batches(records)
         if not headers:
             raise InvalidError(f"cannot append to {self.name}: the request has no record batch")
         for header in headers:
             _check_produced(self.name, header)
-            known = self._producers.check(header)
+            known = self.producers.check(header)
+            if known is None and header.is_transactional and not transactional:
+                known = Refusal.NOT_IN_TRANSACTION
             if isinstance(known, Refusal):
                 raise RefusedBatch(
                     f"cannot append to {self.name}: producer {header.producer_id} sent sequence "
@@ -72,12 +83,36 @@ class Partition:
                 )
             if known is not None:
                 return Appended(base_offset=known, next_offset=known + header.last_offset_delta + 1)
-        base_offset = self.log.append(records, headers)
+        base_offset = self._write(records, headers)
         offset = base_offset
         for header in headers:
-            self._producers.note(header, offset)
+            self.producers.note(header, offset, now_ms)
             offset += header.last_offset_delta + 1
         return Appended(base_offset=base_offset, next_offset=offset)
+
+    def append_marker(self, marker: Marker, *, now_ms: int) -> Appended:
+        """Write the end of a producer's transaction."""
+        self._check_disk()
+        if self.producers.is_stale(marker):
+            raise RefusedBatch(
+                f"cannot end the transaction of producer {marker.producer_id} in {self.name}: epoch "
+                f"{marker.producer_epoch} is over",
+                Refusal.STALE_EPOCH,
+            )
+        batch = encode_marker(marker, timestamp_ms=now_ms)
+        offset = self._write(batch, check_batches(batch))
+        self.producers.note_marker(marker, offset, now_ms)
+        return Appended(base_offset=offset, next_offset=offset + 1)
+
+    def save_producers(self, offset: int) -> None:
+        """Keep what is known of producers, so that the next start need not read what is before the offset."""
+        self.producers.forget_aborted(self.log.start_offset)
+        try:
+            save_snapshot(self.log.directory, offset, self.producers.dump())
+            self._saved_at = offset
+        except OSError as error:
+            # It saves time at the next start and nothing else.
+            logger.warning("cannot save the producers of %s: %s", self.name, error)
 
     async def wait_durable(self, offset: int) -> None:
         """Wait until everything before the offset is as durable as promised."""
@@ -94,6 +129,7 @@ class Partition:
         if offset <= self.log.high_watermark:
             return
         self.log.high_watermark = offset
+        self.producers.settle(offset)
         while self._acks and self._acks[0][0] <= offset:
             _, future = self._acks.popleft()
             if not future.done():
@@ -110,12 +146,29 @@ class Partition:
             if not future.done():
                 future.set_exception(UnavailableError(f"cannot sync {self.name}: {error}"))
 
+    def close(self) -> None:
+        """Wait for the disk, save what the next start needs, and close the files."""
+        self.log.sync()
+        if self.log.end_offset > self._saved_at:
+            self.save_producers(self.log.end_offset)
+        self.log.close()
+
     def on_advance(self, wake: Wake) -> None:
         """Call `wake` once when there is more to read."""
         self._readers.add(wake)
 
     def forget(self, wake: Wake) -> None:
         self._readers.discard(wake)
+
+    def _check_disk(self) -> None:
+        if self._broken is not None:
+            raise UnavailableError(f"cannot append to {self.name}: its disk failed: {self._broken}")
+
+    def _write(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
+        offset = self.log.append(data, headers)
+        if offset == self.log.open_segment_offset > 0:
+            self.save_producers(offset)  # a segment was sealed: this is the first batch of the next one
+        return offset
 
 
 class Topics:
@@ -192,14 +245,20 @@ class Topics:
             partition.advance(partition.log.end_offset)  # so that nobody waits for it any more
             shutil.rmtree(partition.log.directory)
 
-    def append(self, partition: Partition, records: memoryview) -> Appended:
+    def append(
+        self, partition: Partition, records: memoryview, *, now_ms: int = NO_TIME, transactional: bool = False
+    ) -> Appended:
         """Append, and see to it that the high watermark follows."""
-        appended = partition.append(records)
-        if self._durability is Durability.FSYNC:
-            self._commit.request(partition.log)
-        else:
-            partition.advance(appended.next_offset)
-        return appended
+        return self._follow(partition, partition.append(records, now_ms=now_ms, transactional=transactional))
+
+    def append_marker(self, partition: Partition, marker: Marker, *, now_ms: int) -> Appended:
+        """End a producer's transaction in a partition."""
+        return self._follow(partition, partition.append_marker(marker, now_ms=now_ms))
+
+    def expire_producers(self, now_ms: int, after_ms: int) -> None:
+        """Forget producers that have written nothing for so long."""
+        for partition in self._partitions.values():
+            partition.producers.expire(now_ms, after_ms)
 
     def sync_all(self) -> None:
         """Have every log synced soon; called at intervals where the durability says so."""
@@ -212,7 +271,7 @@ class Topics:
         await self._commit.drain()
         self._commit.close()
         for partition in self._partitions.values():
-            partition.log.close()
+            partition.close()
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -226,6 +285,13 @@ class Topics:
                 log = PartitionLog(self._directory / folder, self._log_settings)
                 self._partitions[name] = self._by_log[log] = Partition(name, log)
 
+    def _follow(self, partition: Partition, appended: Appended) -> Appended:
+        if self._durability is Durability.FSYNC:
+            self._commit.request(partition.log)
+        else:
+            partition.advance(appended.next_offset)
+        return appended
+
     def _on_synced(self, log: PartitionLog, reached: int | OSError) -> None:
         partition = self._by_log.get(log)
         if partition is None:
@@ -234,6 +300,19 @@ class Topics:
             partition.fail(reached)
         else:
             partition.advance(reached)
+
+
+def _open_producers(log: PartitionLog) -> tuple[ProducerStates, int]:
+    """What is known of a partition's producers: the newest snapshot, its offset, and the batches behind it."""
+    saved_at, body = next(load_snapshots(log.directory, log.end_offset), (log.start_offset, None))
+    states = ProducerStates() if body is None else ProducerStates.load(body)
+    for header, control in log.batches_since(saved_at):
+        marker = None if control is None else read_marker(control)
+        if marker is not None:
+            states.note_marker(marker, header.base_offset)
+        else:
+            states.note(header, header.base_offset)
+    return states, saved_at
 
 
 def _check_produced(name: TopicPartition, header: BatchHeader) -> None:

@@ -345,13 +345,13 @@ def test_records_without_a_time_are_not_found_by_time(tmp_path: Path) -> None:
     log.close()
 
 
-def test_recent_headers_reach_into_the_segment_before(tmp_path: Path) -> None:
+def test_batches_since_an_offset_reach_over_segments(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=300))
     for n in range(8):
         append(log, b"%d" % n * 20)
     log.close()
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=300))
-    opened = int(segment_files(log)[-1].stem)
-    assert [h.base_offset for h in log.recent_headers()][-1] == 7
-    assert log.recent_headers()[0].base_offset < opened
+    assert log.open_segment_offset == int(segment_files(log)[-1].stem) > 2
+    assert [header.base_offset for header, _ in log.batches_since(2)] == [2, 3, 4, 5, 6, 7]
+    assert [header.base_offset for header, _ in log.batches_since(8)] == []
     log.close()

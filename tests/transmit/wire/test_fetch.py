@@ -21,6 +21,7 @@ ANSWERS = st.lists(
                 last_stable_offset=INT64,
                 log_start_offset=INT64,
                 records=st.binary(max_size=20_000),
+                aborted=st.lists(st.tuples(INT64, INT64), max_size=4),
             ),
             max_size=4,
         ),
@@ -44,7 +45,8 @@ def test_what_we_write_is_read_by_kafka_python(version: int, topics: list[TopicA
             assert partition.error_code == answer.error
             assert partition.high_watermark == answer.high_watermark
             assert partition.last_stable_offset == answer.last_stable_offset
-            assert partition.aborted_transactions == []
+            aborted = [(a.producer_id, a.first_offset) for a in partition.aborted_transactions]
+            assert aborted == answer.aborted
             assert bytes(partition.records) == answer.records
             if version >= 5:
                 assert partition.log_start_offset == answer.log_start_offset

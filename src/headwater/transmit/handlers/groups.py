@@ -170,9 +170,9 @@ def offset_commit(node: Node, request: Any, asker: Asker) -> Any:
     for topic in request.topics:
         partitions = []
         for p in topic.partitions:
-            code = _CODES[error] or _check_commit(node, topic.name, p)
+            code = _CODES[error] or check_commit(node, topic.name, p)
             if code == Code.NONE:
-                accepted.append((TopicPartition(topic.name, p.partition_index), _committed(p)))
+                accepted.append((TopicPartition(topic.name, p.partition_index), committed(p)))
             partitions.append(
                 OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponsePartition(
                     partition_index=p.partition_index, error_code=code
@@ -184,7 +184,13 @@ def offset_commit(node: Node, request: Any, asker: Asker) -> Any:
     return OffsetCommitResponse(topics=topics)
 
 
-def _check_commit(node: Node, topic: str, asked: Any) -> Code:
+def group_code(error: GroupError) -> Code:
+    """The number of a group's error."""
+    return _CODES[error]
+
+
+def check_commit(node: Node, topic: str, asked: Any) -> Code:
+    """Whether an offset can be committed for a partition."""
     if node.topics.partition(topic, asked.partition_index) is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
     if len(asked.committed_metadata or "") > OFFSET_METADATA_MAX:
@@ -192,7 +198,8 @@ def _check_commit(node: Node, topic: str, asked: Any) -> Code:
     return Code.NONE
 
 
-def _committed(asked: Any) -> CommittedOffset:
+def committed(asked: Any) -> CommittedOffset:
+    """The offset that a request wants to be kept."""
     return CommittedOffset(
         offset=asked.committed_offset,
         leader_epoch=asked.committed_leader_epoch,
@@ -203,7 +210,7 @@ def _committed(asked: Any) -> CommittedOffset:
 def offset_fetch(node: Node, request: Any, asker: Asker) -> Any:
     """Tell how far groups have come, for some partitions or all they ever committed."""
     if asker.version < _MANY_GROUPS_FROM:
-        topics = _fetched(node, request.group_id, request.topics, OffsetFetchResponse.OffsetFetchResponseTopic)
+        topics = _fetched(node, request, request, OffsetFetchResponse.OffsetFetchResponseTopic)
         return OffsetFetchResponse(error_code=Code.NONE, topics=topics)
     shape = OffsetFetchResponse.OffsetFetchResponseGroup
     return OffsetFetchResponse(
@@ -211,26 +218,28 @@ def offset_fetch(node: Node, request: Any, asker: Asker) -> Any:
             shape(
                 group_id=group.group_id,
                 error_code=Code.NONE,
-                topics=_fetched(node, group.group_id, group.topics, shape.OffsetFetchResponseTopics),
+                topics=_fetched(node, request, group, shape.OffsetFetchResponseTopics),
             )
             for group in request.groups
         ]
     )
 
 
-def _fetched(node: Node, group: str, asked: Any, shape: Any) -> list[Any]:
-    committed = node.catalog.committed_offsets(group)
-    if asked is None:
+def _fetched(node: Node, request: Any, asked: Any, shape: Any) -> list[Any]:
+    known = node.catalog.committed_offsets(asked.group_id)
+    unstable = node.transactions.pending_offsets(asked.group_id) if request.require_stable else set()
+    if asked.topics is None:
         wanted: dict[str, list[int]] = {}
-        for tp in committed:
+        for tp in known | dict.fromkeys(unstable):
             wanted.setdefault(tp.topic, []).append(tp.partition)
     else:
-        wanted = {topic.name: topic.partition_indexes for topic in asked}
+        wanted = {topic.name: topic.partition_indexes for topic in asked.topics}
     partition_shape = getattr(shape, "OffsetFetchResponsePartition", None) or shape.OffsetFetchResponsePartitions
     nothing = CommittedOffset(offset=-1, leader_epoch=-1, metadata="")
     topics = []
     for topic, numbers in wanted.items():
-        found = [(n, committed.get(TopicPartition(topic, n), nothing)) for n in numbers]
+        undecided = [number for number in numbers if TopicPartition(topic, number) in unstable]
+        found = [(n, nothing if n in undecided else known.get(TopicPartition(topic, n), nothing)) for n in numbers]
         topics.append(
             shape(
                 name=topic,
@@ -240,7 +249,7 @@ def _fetched(node: Node, group: str, asked: Any, shape: Any) -> list[Any]:
                         committed_offset=at.offset,
                         committed_leader_epoch=at.leader_epoch,
                         metadata=at.metadata,
-                        error_code=Code.NONE,
+                        error_code=Code.UNSTABLE_OFFSET_COMMIT if number in undecided else Code.NONE,
                     )
                     for number, at in found
                 ],

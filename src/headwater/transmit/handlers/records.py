@@ -6,14 +6,17 @@ from collections.abc import Awaitable
 from typing import Any
 
 from kafka.protocol.consumer import ListOffsetsResponse, OffsetForLeaderEpochResponse
-from kafka.protocol.producer import InitProducerIdResponse, ProduceResponse
+from kafka.protocol.producer import ProduceResponse
 
 from headwater.errors import CorruptError, InvalidError, UnavailableError
+from headwater.transmit.batch import walk
 from headwater.transmit.handlers import Asker
+from headwater.transmit.handlers.transactions import produce_code
 from headwater.transmit.log.partition import LEADER_EPOCH, OffsetOutOfRange
 from headwater.transmit.node import Node
 from headwater.transmit.producers import Refusal
 from headwater.transmit.topics import Appended, Partition, RefusedBatch
+from headwater.transmit.transactions import Claim
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.fetch import PartitionAnswer, TopicAnswer
 from headwater.transmit.wire.produce import PartitionRecords, ProduceRequest
@@ -25,6 +28,13 @@ FETCH_BYTES_MAX = 55 * 1024 * 1024
 """Whatever a client asks for; Kafka's own default of the broker's fetch.max.bytes."""
 _LATEST, _EARLIEST, _MAX_TIMESTAMP = -1, -2, -3
 _NO_OFFSET = -1
+_READ_COMMITTED = 1
+_REFUSALS = {
+    Refusal.STALE_EPOCH: Code.INVALID_PRODUCER_EPOCH,
+    Refusal.OUT_OF_ORDER: Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Refusal.IN_TRANSACTION: Code.INVALID_TXN_STATE,
+    Refusal.NOT_IN_TRANSACTION: Code.INVALID_TXN_STATE,
+}
 
 
 # -- produce --------------------------------------------------------------------------------------------------
@@ -68,8 +78,6 @@ def _append(
     if not partition:
         code = Code.UNKNOWN_TOPIC_OR_PARTITION if isinstance(part.topic, str) else Code.UNKNOWN_TOPIC_ID
         return None, code, f"there is no partition {part.topic}-{part.partition}"
-    if request.transactional_id is not None:
-        return partition, Code.INVALID_REQUEST, "transactions are not served yet"
     if part.records is None:
         return partition, Code.INVALID_RECORD, "the request has no records"
     if len(part.records) > node.settings.message_max_bytes:
@@ -77,14 +85,20 @@ def _append(
             f"{len(part.records)} bytes of records, message.max.bytes is {node.settings.message_max_bytes}"
         )  # fmt: skip
     try:
-        return partition, node.topics.append(partition, part.records), None
-    except RefusedBatch as error:
-        stale = error.refusal is Refusal.STALE_EPOCH
-        return (
+        if request.transactional_id is not None:
+            for _, header in walk(part.records):
+                claim = Claim(producer_id=header.producer_id, epoch=header.producer_epoch)
+                refused = node.transactions.check_write(request.transactional_id, claim, partition.name)
+                if refused is not None:
+                    return partition, produce_code(refused), f"{partition.name}: {refused.value}"
+        return partition, node.topics.append(
             partition,
-            Code.INVALID_PRODUCER_EPOCH if stale else Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            str(error),
-        )
+            part.records,
+            now_ms=node.clock.now_ms(),
+            transactional=request.transactional_id is not None,
+        ), None  # fmt: skip
+    except RefusedBatch as error:
+        return partition, _REFUSALS[error.refusal], str(error)
     except CorruptError as error:
         return partition, Code.CORRUPT_MESSAGE, str(error)
     except InvalidError as error:
@@ -105,20 +119,6 @@ def _produced(
         log_start_offset=_NO_OFFSET if failed or partition is None else partition.log.start_offset,
         record_errors=[],
         error_message=message,
-    )
-
-
-def init_producer_id(node: Node, request: Any, asker: Asker) -> Any:
-    """Give a producer the identity under which its batches are numbered."""
-    if request.transactional_id is not None:
-        return InitProducerIdResponse(
-            error_code=Code.INVALID_REQUEST, producer_id=-1, producer_epoch=-1, throttle_time_ms=0
-        )
-    return InitProducerIdResponse(
-        error_code=Code.NONE,
-        producer_id=node.catalog.next_producer_id(),
-        producer_epoch=0,
-        throttle_time_ms=0,
     )
 
 
@@ -180,7 +180,7 @@ def _read_all(node: Node, request: Any) -> list[TopicAnswer]:
         for asked in topic.partitions:
             partition = entry and node.topics.partition(entry.name, asked.partition)
             if partition:
-                answer = _read(partition, asked, room)
+                answer = _read(partition, asked, room, committed=request.isolation_level == _READ_COMMITTED)
             else:
                 by_name = isinstance(asked_for, str)
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION if by_name or entry else Code.UNKNOWN_TOPIC_ID
@@ -191,12 +191,13 @@ def _read_all(node: Node, request: Any) -> list[TopicAnswer]:
     return answers
 
 
-def _read(partition: Partition, asked: Any, room: int) -> PartitionAnswer:
+def _read(partition: Partition, asked: Any, room: int, *, committed: bool) -> PartitionAnswer:
     log = partition.log
+    stable = partition.last_stable_offset
     marks = {
         "partition": asked.partition,
         "high_watermark": log.high_watermark,
-        "last_stable_offset": log.high_watermark,
+        "last_stable_offset": stable,
         "log_start_offset": log.start_offset,
     }
     try:
@@ -207,7 +208,17 @@ def _read(partition: Partition, asked: Any, room: int) -> PartitionAnswer:
     except (CorruptError, OSError) as error:
         logger.error("cannot read %s at offset %d: %s", partition.name, asked.fetch_offset, error)
         return PartitionAnswer(**marks, error=Code.KAFKA_STORAGE_ERROR)
-    return PartitionAnswer(**marks, records=records)
+    if not committed:
+        return PartitionAnswer(**marks, records=records)
+    end, behind = 0, asked.fetch_offset
+    for at, header in walk(records):
+        if header.next_offset > stable:
+            break
+        end, behind = at + header.size, header.next_offset
+    aborted = partition.producers.aborted(asked.fetch_offset, behind) if end else []
+    return PartitionAnswer(
+        **marks, records=records[:end], aborted=[(a.producer_id, a.first_offset) for a in aborted]
+    )
 
 
 # -- offsets in the log ---------------------------------------------------------------------------------------
@@ -219,14 +230,17 @@ def list_offsets(node: Node, request: Any, asker: Asker) -> Any:
         topics=[
             ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_list_offset(node, topic.name, asked) for asked in topic.partitions],
+                partitions=[
+                    _list_offset(node, topic.name, asked, committed=request.isolation_level == _READ_COMMITTED)
+                    for asked in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
     )
 
 
-def _list_offset(node: Node, topic: str, asked: Any) -> Any:
+def _list_offset(node: Node, topic: str, asked: Any, *, committed: bool) -> Any:
     answer = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
     partition = node.topics.partition(topic, asked.partition_index)
     if partition is None:
@@ -237,7 +251,7 @@ def _list_offset(node: Node, topic: str, asked: Any) -> Any:
             offset=_NO_OFFSET,
             leader_epoch=-1,
         )
-    timestamp, offset = _find_offset(partition, asked.timestamp)
+    timestamp, offset = _find_offset(partition, asked.timestamp, committed=committed)
     return answer(
         partition_index=asked.partition_index,
         error_code=Code.NONE,
@@ -247,17 +261,18 @@ def _list_offset(node: Node, topic: str, asked: Any) -> Any:
     )
 
 
-def _find_offset(partition: Partition, timestamp: int) -> tuple[int, int]:
+def _find_offset(partition: Partition, timestamp: int, *, committed: bool) -> tuple[int, int]:
     log = partition.log
+    end = partition.last_stable_offset if committed else log.high_watermark
     if timestamp == _LATEST:
-        return -1, log.high_watermark
+        return -1, end
     if timestamp == _MAX_TIMESTAMP:
         found = log.latest_time()
     elif timestamp < 0:  # earliest, and the variants of it that tell tiers apart
         return -1, log.start_offset
     else:
         found = log.offset_of_time(timestamp)
-    return (found.timestamp_ms, found.offset) if found else (-1, _NO_OFFSET)
+    return (found.timestamp_ms, found.offset) if found and found.offset < end else (-1, _NO_OFFSET)
 
 
 def offset_for_leader_epoch(node: Node, request: Any, asker: Asker) -> Any:

@@ -45,10 +45,6 @@ class SparseIndex:
         """The last known place before which every record is older than the timestamp."""
         return self._last(2, timestamp - 1)
 
-    def position_before(self, position: int) -> int:
-        """The last known place at or before a position, where a batch starts."""
-        return self._last(1, position)
-
     def _last(self, field: int, bound: int) -> int:
         low, high = 0, len(self)
         while low < high:

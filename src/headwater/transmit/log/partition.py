@@ -10,6 +10,7 @@ Not thread-safe, but for `sync`, which another thread may call to wait for the d
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,6 @@ from headwater.transmit.log.segment import NO_TIMESTAMP, Segment, sync_directory
 
 LEADER_EPOCH = 0  # one node leads for ever
 _CURSORS_MAX = 64
-_RECENT_BYTES = 16 << 20
-"""More than producers have in flight: each has at most five requests of about a megabyte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +133,15 @@ class PartitionLog:
         newest = max(self._newest_visible(segment) for segment in self._segments)
         return None if newest < 0 else self.offset_of_time(newest)
 
-    def recent_headers(self) -> list[BatchHeader]:
-        """The last batches, from which producers' sequence numbers are taken after a start.
+    @property
+    def open_segment_offset(self) -> int:
+        """Where the segment begins that is written now."""
+        return self._bases[-1]
 
-        A batch that was written but not acknowledged may stand before the last roll, and will be sent again.
-        """
-        before = [header for segment in self._segments[-2:-1] for header in segment.headers(_RECENT_BYTES)]
-        return before + self._segments[-1].headers()
+    def batches_since(self, offset: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
+        """The headers of all batches from an offset on, with the bytes of those that are control batches."""
+        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            yield from segment.batches_since(offset)
 
     def close(self) -> None:
         """Wait for the disk and close the files."""

@@ -9,7 +9,7 @@ only be what was never acknowledged as durable. Not thread-safe, but for `sync`.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headwater.errors import CorruptError
@@ -123,15 +123,17 @@ class Segment:
         """Read one whole batch."""
         return self.read(position, self._header(position).size)
 
-    def headers(self, tail_bytes: int | None = None) -> list[BatchHeader]:
-        """The headers of all batches, in order, or of those that make up the last bytes."""
-        found = []
-        position = 0 if tail_bytes is None else self._index.position_before(self.size - tail_bytes)
+    def headers(self) -> list[BatchHeader]:
+        """The headers of all batches, in order."""
+        return [header for header, _ in self.batches_since(self.base_offset)]
+
+    def batches_since(self, offset: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
+        """Headers from an offset on; control batches are small and come whole."""
+        position = self.locate(offset)
         while position < self.size:
             header = self._header(position)
-            found.append(header)
+            yield header, self.read(position, header.size) if header.is_control else None
             position += header.size
-        return found
 
     def close(self) -> None:
         os.close(self._fd)

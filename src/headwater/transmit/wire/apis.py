@@ -23,8 +23,14 @@ from kafka.protocol.admin import (
     DescribeConfigsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from kafka.protocol.consumer import (
     FetchRequest,
@@ -55,10 +61,20 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ProduceRequest,
     ProduceResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
@@ -102,10 +118,18 @@ APIS = _table(
     (DeleteTopicsRequest, DeleteTopicsResponse, 1, 6),
     (InitProducerIdRequest, InitProducerIdResponse, 0, 5),
     (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 2, 4),
+    (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3),  # higher ones are for brokers
+    (AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, 0, 4),
+    (EndTxnRequest, EndTxnResponse, 0, 4),  # higher ones are for transaction.version 2
+    (WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1, 2),
+    (TxnOffsetCommitRequest, TxnOffsetCommitResponse, 0, 4),  # higher ones are for transaction.version 2
     (DescribeConfigsRequest, DescribeConfigsResponse, 1, 4),
     (CreatePartitionsRequest, CreatePartitionsResponse, 0, 3),
     (DeleteGroupsRequest, DeleteGroupsResponse, 0, 2),
     (DescribeClusterRequest, DescribeClusterResponse, 0, 2),
+    (DescribeProducersRequest, DescribeProducersResponse, 0, 0),
+    (DescribeTransactionsRequest, DescribeTransactionsResponse, 0, 0),
+    (ListTransactionsRequest, ListTransactionsResponse, 0, 2),
 )
 
 

@@ -32,6 +32,8 @@ class PartitionAnswer:
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: bytes = b""
+    aborted: Sequence[tuple[int, int]] = ()
+    """Producer and first offset of aborted transactions, sorted by the offset: readers rely on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,9 @@ def _partition(version: int, answer: PartitionAnswer, flexible: bool) -> list[by
     )
     if version >= _LOG_START_FROM:
         head += struct.pack(">q", answer.log_start_offset)
-    head += _array(0, flexible)  # no aborted transactions
+    head += _array(len(answer.aborted), flexible)
+    for producer_id, first_offset in answer.aborted:
+        head += struct.pack(">qq", producer_id, first_offset) + (_NO_TAGS if flexible else b"")
     if version >= _PREFERRED_REPLICA_FROM:
         head += _NO_REPLICA
     size = len(answer.records)
