@@ -9,6 +9,7 @@ from kafka.protocol.consumer import ListOffsetsResponse, OffsetForLeaderEpochRes
 from kafka.protocol.producer import InitProducerIdResponse, ProduceResponse
 
 from headwater.errors import CorruptError, InvalidError, UnavailableError
+from headwater.transmit.admission import TooLarge
 from headwater.transmit.handlers import Asker
 from headwater.transmit.log.partition import LEADER_EPOCH, OffsetOutOfRange
 from headwater.transmit.node import Node
@@ -72,12 +73,8 @@ def _append(
         return partition, Code.INVALID_REQUEST, "transactions are not served yet"
     if part.records is None:
         return partition, Code.INVALID_RECORD, "the request has no records"
-    if len(part.records) > node.settings.message_max_bytes:
-        return partition, Code.MESSAGE_TOO_LARGE, (
-            f"{len(part.records)} bytes of records, message.max.bytes is {node.settings.message_max_bytes}"
-        )  # fmt: skip
     try:
-        return partition, node.topics.append(partition, part.records), None
+        return partition, node.topics.append(partition, part.records, node.clock.now_ms()), None
     except RefusedBatch as error:
         stale = error.refusal is Refusal.STALE_EPOCH
         return (
@@ -85,6 +82,8 @@ def _append(
             Code.INVALID_PRODUCER_EPOCH if stale else Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
             str(error),
         )
+    except TooLarge as error:
+        return partition, Code.MESSAGE_TOO_LARGE, str(error)
     except CorruptError as error:
         return partition, Code.CORRUPT_MESSAGE, str(error)
     except InvalidError as error:
@@ -101,7 +100,7 @@ def _produced(
         index=part.partition,
         error_code=outcome if isinstance(outcome, Code) else Code.NONE,
         base_offset=_NO_OFFSET if isinstance(outcome, Code) else outcome.base_offset,
-        log_append_time_ms=-1,
+        log_append_time_ms=-1 if isinstance(outcome, Code) else outcome.log_append_time_ms,
         log_start_offset=_NO_OFFSET if failed or partition is None else partition.log.start_offset,
         record_errors=[],
         error_message=message,
@@ -237,7 +236,17 @@ def _list_offset(node: Node, topic: str, asked: Any) -> Any:
             offset=_NO_OFFSET,
             leader_epoch=-1,
         )
-    timestamp, offset = _find_offset(partition, asked.timestamp)
+    try:
+        timestamp, offset = _find_offset(partition, asked.timestamp)
+    except (CorruptError, OSError) as error:
+        logger.error("cannot look up a time in %s: %s", partition.name, error)
+        return answer(
+            partition_index=asked.partition_index,
+            error_code=Code.KAFKA_STORAGE_ERROR,
+            timestamp=-1,
+            offset=_NO_OFFSET,
+            leader_epoch=-1,
+        )
     return answer(
         partition_index=asked.partition_index,
         error_code=Code.NONE,
