@@ -1,7 +1,7 @@
 """Moving sealed segments to another directory, from which they are still read.
 
-The log keeps a link in the segment's place, so opening, reading and deleting find it where it was. The copy is whole
-and on the disk before the link replaces the file: after a crash one or the other is there.
+The log keeps a link in the segment's place, so opening, reading and deleting find it where it was. The copy is
+whole and on the disk before the link replaces the file: after a crash one or the other is there.
 """
 
 import os

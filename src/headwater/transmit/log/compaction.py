@@ -16,6 +16,9 @@ from headwater.transmit.rewrite import DELETE_HORIZON, RawRecord, raw_records, r
 KEYS_MAX = 500_000
 """Keys of one pass, about 70 MB; what has more is compacted in several passes."""
 
+PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
+"""Kafka's default of producer.id.expiration.ms."""
+
 _HASH_BYTES = 16  # as many as Kafka takes: keys that collide would be lost, so chance must not do it
 
 IsAborted = Callable[[BatchHeader], bool]
@@ -32,6 +35,8 @@ class OffsetMap:
     end: int
     keys_max: int = KEYS_MAX
     _last: dict[bytes, int] = field(default_factory=dict)
+    _producers: dict[int, int] = field(default_factory=dict)
+    """The base offset of the last batch of each producer."""
 
     def __len__(self) -> int:
         return len(self._last)
@@ -50,8 +55,15 @@ class OffsetMap:
                 for record in raw_records(data, at, header):
                     if record.key is not None and record.offset >= start:
                         self._last[_hashed(record.key)] = record.offset
+            self._producers[header.producer_id] = header.base_offset
             self.end = max(self.end, header.next_offset)
             at += header.size
+
+    def is_last_of_producer(self, header: BatchHeader, now_ms: int) -> bool:
+        """Whether a producer may still come back for what follows this batch."""
+        is_young = now_ms - header.max_timestamp <= PRODUCER_EXPIRY_MS
+        last = self._producers.get(header.producer_id, header.base_offset)
+        return header.producer_id >= 0 and is_young and last == header.base_offset
 
     def is_superseded(self, record: RawRecord) -> bool:
         return record.key is None or self._last.get(_hashed(record.key), -1) > record.offset
@@ -63,15 +75,13 @@ def compact(
     *,
     now_ms: int,
     delete_retention_ms: int,
-    keep_empty: Iterable[int] = (),
     is_aborted: IsAborted = none_aborted,
 ) -> bytes:
     """Whole batches, without the records that a later one of their key has replaced.
 
-    Batches with a base offset in `keep_empty` stay even without records: they carry a producer's last sequence.
+    The last batch of a producer stays even without records: it carries the sequence number that comes next.
     """
     parts = []
-    kept_anyway = set(keep_empty)
     at = 0
     for header in check_batches(data):
         whole = data[at : at + header.size]
@@ -79,12 +89,10 @@ def compact(
         if header.is_control or header.next_offset > latest.end:
             parts.append(whole)
             continue
-        parts.append(
-            _compact_batch(whole, header, latest, now_ms, delete_retention_ms, is_aborted(header))
-            if header.base_offset not in kept_anyway
-            else _compact_batch(whole, header, latest, now_ms, delete_retention_ms, is_aborted(header))
-            or rebuild(header, [])
-        )
+        fresh = _compact_batch(whole, header, latest, now_ms, delete_retention_ms, is_aborted(header))
+        if not fresh and latest.is_last_of_producer(header, now_ms):
+            fresh = rebuild(header, [])
+        parts.append(fresh)
     return b"".join(parts)
 
 
@@ -115,11 +123,12 @@ def _hashed(key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanable:
-    """A sealed segment as compaction sees it; `newest_ms` is the time of its newest record."""
+    """A sealed segment as compaction sees it, with the times of its first batch and its newest record."""
 
     base_offset: int
     next_offset: int
     size: int
+    oldest_ms: int
     newest_ms: int
 
 
@@ -147,6 +156,6 @@ def is_due(
             clean += segment.size
         elif segment.next_offset <= end:
             dirty += segment.size
-            if now_ms - segment.newest_ms > max_lag_ms:
+            if now_ms - segment.oldest_ms > max_lag_ms:
                 return True
     return dirty > 0 and dirty / (clean + dirty) >= ratio
