@@ -79,7 +79,8 @@ def compact(
 ) -> bytes:
     """Whole batches, without the records that a later one of their key has replaced.
 
-    The last batch of a producer stays even without records: it carries the sequence number that comes next.
+    The last batch of a producer stays even without records: it carries the sequence number that comes next. And
+    the last batch of all: it takes readers past what is gone.
     """
     parts = []
     at = 0
@@ -90,7 +91,8 @@ def compact(
             parts.append(whole)
             continue
         fresh = _compact_batch(whole, header, latest, now_ms, delete_retention_ms, is_aborted(header))
-        if not fresh and latest.is_last_of_producer(header, now_ms):
+        is_last = header.next_offset == latest.end or latest.is_last_of_producer(header, now_ms)
+        if not fresh and is_last:
             fresh = rebuild(header, [])
         parts.append(fresh)
     return b"".join(parts)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from headwater.transmit.log.index import SparseIndex
 
-FILES_MAX = 64
-"""At Kafka's segment size an index is at most 4 MiB, so this bounds them to 256 MiB, and usually to far less."""
+FILES_MAX = 256
+INDEX_ENTRIES_MAX = 1 << 20
+"""Of all open files together: 16 MiB, the indexes of a few segments of Kafka's size at worst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class FilePool:
     def __init__(self, limit: int = FILES_MAX) -> None:
         self._limit = limit
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
+        self._entries = 0
 
     def __len__(self) -> int:
         return len(self._files)
@@ -37,9 +39,9 @@ class FilePool:
         found = self._files.get(path)
         if found is None:
             found = self._files[path] = open_file()
-            while len(self._files) > self._limit:
-                _, oldest = self._files.popitem(last=False)
-                os.close(oldest.fd)
+            self._entries += len(found.index)
+            while len(self._files) > self._limit or (self._entries > INDEX_ENTRIES_MAX and len(self._files) > 1):
+                self.drop(next(iter(self._files)))
         else:
             self._files.move_to_end(path)
         return found
@@ -48,4 +50,5 @@ class FilePool:
         """Close a file, if it is open: it is about to change or to go."""
         found = self._files.pop(path, None)
         if found is not None:
+            self._entries -= len(found.index)
             os.close(found.fd)

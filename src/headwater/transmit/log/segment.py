@@ -70,7 +70,11 @@ class Segment:
     @property
     def max_timestamp(self) -> int:
         if self._max_timestamp is None:
-            self._file()
+            saved = load_saved(index_path(self.path))
+            if saved is not None and saved.size == self.size:
+                self._max_timestamp = saved.max_timestamp  # the file itself need not be opened
+            else:
+                self._file()
         return NO_TIMESTAMP if self._max_timestamp is None else self._max_timestamp
 
     def append(self, data: Buffer, headers: Sequence[BatchHeader]) -> None:
@@ -166,11 +170,14 @@ class Segment:
         return self.read(position, self._header(position).size)
 
     def headers(self, tail_bytes: int | None = None) -> list[BatchHeader]:
-        """The headers of all batches, in order, or of those that make up the last bytes."""
+        """The headers of all batches, in order, or of those that make up the last bytes; none behind damage."""
         found = []
         position = 0 if tail_bytes is None else self._file().index.position_before(self.size - tail_bytes)
         while position < self.size:
-            header = self._header(position)
+            try:
+                header = self._header(position)
+            except CorruptError:
+                break  # who reads from here is told
             found.append(header)
             position += header.size
         return found
