@@ -61,7 +61,7 @@ class PartitionLog:
     def __init__(self, directory: Path, settings: LogSettings, pool: FilePool | None = None) -> None:
         self.directory = directory
         self.settings = settings
-        self._pool = pool or FilePool()
+        self._pool = FilePool() if pool is None else pool
         if not directory.exists():
             directory.mkdir(parents=True)
             sync_directory(directory.parent)
@@ -101,7 +101,9 @@ class PartitionLog:
         """
         if self.damage is not None:
             raise CorruptError(f"cannot append: {self.damage}", hint="restore the file from a copy")
-        segment = self._segment_for(len(data))
+        if self._segments[-1].size + len(data) > self.settings.segment_bytes:
+            self.roll()
+        segment = self._segments[-1]
         first = offset = self.end_offset
         at = 0
         placed = []
@@ -157,7 +159,7 @@ class PartitionLog:
 
     def latest_time(self) -> TimestampOffset | None:
         """The record with the highest timestamp; the first of them where several have it."""
-        newest = max(self._newest_visible(segment) for segment in self._segments)
+        newest = max(_newest_visible(segment, self.high_watermark) for segment in self._segments)
         return None if newest < 0 else self.offset_of_time(newest)
 
     def recent_headers(self) -> list[BatchHeader]:
@@ -209,20 +211,9 @@ class PartitionLog:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _segment_for(self, size: int) -> Segment:
-        if self._segments[-1].size + size > self.settings.segment_bytes:
-            self.roll()
-        return self._segments[-1]
-
     def _forget(self, segments: Sequence[Segment]) -> None:
         gone = set(segments)
         self._cursors = {offset: at for offset, at in self._cursors.items() if at[0] not in gone}
-
-    def _newest_visible(self, segment: Segment) -> int:
-        if segment.next_offset <= self.high_watermark:
-            return segment.max_timestamp
-        visible = (h.max_timestamp for h in segment.headers() if h.next_offset <= self.high_watermark)
-        return max(visible, default=NO_TIMESTAMP)
 
     def _locate(self, offset: int) -> tuple[Segment, int]:
         known = self._cursors.pop(offset, None)
@@ -241,6 +232,13 @@ class PartitionLog:
         if len(self._cursors) >= _CURSORS_MAX:
             self._cursors.pop(next(iter(self._cursors)))
         self._cursors[offset] = (segment, position)
+
+
+def _newest_visible(segment: Segment, high_watermark: int) -> int:
+    if segment.next_offset <= high_watermark:
+        return segment.max_timestamp
+    visible = (h.max_timestamp for h in segment.headers() if h.next_offset <= high_watermark)
+    return max(visible, default=NO_TIMESTAMP)
 
 
 def _open_segments(directory: Path, pool: FilePool) -> tuple[list[Segment], int]:

@@ -12,6 +12,7 @@ verified against its checksums. Not thread-safe, but for `sync`.
 """
 
 import os
+import struct
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 from headwater.errors import CorruptError
 from headwater.transmit.batch import (
     HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
     MAGIC,
     BatchHeader,
     Buffer,
@@ -30,6 +32,7 @@ from headwater.transmit.log.pool import FilePool, OpenFile
 from headwater.transmit.log.scan import Damage, find_batch, scan
 
 NO_TIMESTAMP = -1
+_PLACE = struct.Struct(">qi4xb6xi")  # of a header: base offset, length, magic, last offset delta
 _REGION_BYTES = 64 << 10  # what is remembered as verified, a byte of memory each
 
 
@@ -126,21 +129,22 @@ class Segment:
             data = self.read_batch(position)
         is_new = self._verified is not None and not self._verified.covers(position, len(data))
         end = next_offset = 0
+        lowest = self.base_offset
         while end + HEADER_BYTES <= len(data):
-            header = read_header(data, end)
-            if end and end + header.size > len(data):
+            base_offset, length, magic, last_delta = _PLACE.unpack_from(data, end)
+            size = length + LENGTH_PREFIX_BYTES
+            if end and size > len(data) - end:
                 break
-            try:
-                self._check(header, position + end, next_offset)
-                if is_new:
-                    self._check_sum(data, end, position + end)
-            except CorruptError:
+            behind = base_offset + last_delta + 1
+            fits = HEADER_BYTES <= size <= len(data) - end and magic == MAGIC and last_delta >= 0
+            if not fits or base_offset < lowest or behind > self.next_offset or (is_new and not _holds(data, end)):
                 if not end:
-                    raise
+                    raise _corrupt(self.path, position, lowest, _reason(data))
                 break
-            if header.next_offset > below:
+            if behind > below:
                 break
-            end, next_offset = end + header.size, header.next_offset
+            end += size
+            lowest = next_offset = behind
         if is_new and self._verified is not None:
             self._verified.note(position, end, is_end=position + end == self.size)
         return (data if end == len(data) else data[:end]), next_offset
@@ -215,22 +219,10 @@ class Segment:
         if len(data) < HEADER_BYTES:
             raise _corrupt(self.path, position, self.next_offset, "no record batch starts here")
         header = read_header(data)
-        self._check(header, position, self.base_offset)
-        return header
-
-    def _check(self, header: BatchHeader, position: int, next_offset: int) -> None:
-        """What must hold for every header of this segment, whether or not its checksum is verified."""
-        fits = HEADER_BYTES <= header.size <= self.size - position
-        if not fits or header.magic != MAGIC or header.base_offset < max(next_offset, self.base_offset):
+        fits = HEADER_BYTES <= header.size <= self.size - position and header.magic == MAGIC
+        if not fits or header.base_offset < self.base_offset or header.next_offset > self.next_offset:
             raise _corrupt(self.path, position, header.base_offset, "no record batch starts here")
-        if header.next_offset > self.next_offset:
-            raise _corrupt(self.path, position, header.base_offset, f"it ends before offset {self.next_offset}")
-
-    def _check_sum(self, data: bytes, at: int, position: int) -> None:
-        try:
-            check_batch(data, at)
-        except CorruptError as error:
-            raise _corrupt(self.path, position, read_header(data, at).base_offset, str(error)) from error
+        return header
 
     def _note(self, header: BatchHeader) -> None:
         index = self._file().index
@@ -291,6 +283,23 @@ def delete_segment(segment: Segment) -> None:
         segment.path.resolve().unlink(missing_ok=True)
     segment.path.unlink(missing_ok=True)
     index_path(segment.path).unlink(missing_ok=True)
+
+
+def _holds(data: bytes, at: int) -> bool:
+    try:
+        check_batch(data, at)
+    except CorruptError:
+        return False
+    return True
+
+
+def _reason(data: bytes) -> str:
+    """What is wrong with the batch that the data starts with."""
+    try:
+        check_batch(data)
+    except CorruptError as error:
+        return str(error)
+    return f"its offsets from {read_header(data).base_offset} on do not belong here"
 
 
 def _corrupt(path: Path, position: int, offset: int, reason: str) -> CorruptError:
