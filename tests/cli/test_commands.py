@@ -89,6 +89,40 @@ def test_topic_produce_and_consume(headwater: Run, broker: Broker, tmp_path: Pat
     assert (nothing.returncode, nothing.stdout) == (2, "")
 
 
+def test_topic_describe_alter_configs_and_delete(headwater: Run, broker: Broker, produce: Any) -> None:
+    servers = broker.bootstrap_servers
+    headwater("topic", "create", "orders", "-b", servers)
+    produce(servers, "orders", [b"1", b"2"])
+    assert headwater("topic", "alter", "orders", "retention.ms=5000", "-b", servers).returncode == 0
+    found = json.loads(headwater("topic", "describe", "orders", "-b", servers, "-o", "json").stdout)
+    partition = {"partition": 0, "start_offset": 0, "end_offset": 2}
+    assert found["partitions"] == [partition]
+    assert found["configs"]["retention.ms"] == "5000"
+    assert headwater("topic", "alter", "orders", "retention.ms=", "-b", servers).returncode == 0
+    rows = json.loads(headwater("topic", "configs", "orders", "-b", servers, "-o", "json").stdout)["configs"]
+    (retention,) = [row for row in rows if row["name"] == "retention.ms"]
+    assert (retention["value"], retention["source"]) == ("604800000", "default")
+    bad = headwater("topic", "alter", "orders", "retention.ms=soon", "-b", servers)
+    assert (bad.returncode, "retention.ms" in bad.stderr) == (2, True)
+    assert headwater("topic", "delete", "orders", "-b", servers, "-o", "json").returncode == 0
+    assert headwater("topic", "describe", "orders", "-b", servers).returncode == 2
+
+
+def test_log_verify_names_what_is_damaged(headwater: Run, produce: Any, tmp_path: Path) -> None:
+    with Broker(tmp_path / "log", segment_bytes=300) as broker:
+        for n in range(10):
+            produce(broker.bootstrap_servers, "orders", [b"%d" % n * 50], partition=0)
+    found = json.loads(headwater("log", "verify", "--data", tmp_path / "log", "-o", "json").stdout)
+    assert (found["batches"], found["damage"]) == (10, [])
+    path = sorted((tmp_path / "log" / "log").glob("orders-0-*/*.log"))[1]
+    content = bytearray(path.read_bytes())
+    content[90] ^= 1
+    path.write_bytes(content)
+    result = headwater("log", "verify", "--data", tmp_path / "log")
+    assert result.returncode == 1
+    assert f"{path} is damaged at byte 0" in result.stdout
+
+
 def test_broker_runs_until_it_is_told_to_stop(start: Any, produce: Any, tmp_path: Path) -> None:
     process = start("broker", "--listen", "127.0.0.1:0", "--data", tmp_path / "log")
     line = process.stdout.readline()
@@ -112,6 +146,7 @@ def test_every_command_has_help_with_an_example(headwater: Run) -> None:
     commands = [
         ["run"], ["demo"], ["broker"], ["doctor"],
         ["topic", "list"], ["topic", "create"], ["topic", "produce"], ["topic", "consume"],
+        ["topic", "describe"], ["topic", "configs"], ["topic", "alter"], ["topic", "delete"], ["log", "verify"],
         ["view", "list"], ["view", "rows"], ["view", "get"],
     ]  # fmt: skip
     for command in commands:

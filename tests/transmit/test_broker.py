@@ -158,6 +158,7 @@ def build(key: int, version: int, topic_id: Any) -> Any:
         ),
         42: lambda: admin.DeleteGroupsRequest(groups_names=["g"]),
         60: lambda: admin.DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=1),
+        **admin_builders(),
     }  # fmt: skip
     return builders[key]() if key in builders else build_transactional(key)
 
@@ -190,9 +191,59 @@ def build_transactional(key: int) -> Any:
     return builders[key]()
 
 
-EXPECTED = {11: {0, 79}, 12: {25}, 13: {0, 25}, 14: {25}, 15: {0, 69}, 42: {69}, 25: {49}, 26: {49}, 28: {49},
-            65: {105}}  # fmt: skip
-"""Codes of requests of which this member, group or transaction cannot be there."""
+def admin_builders() -> dict[int, Any]:
+    records, alter, incremental = (
+        admin.DeleteRecordsRequest,
+        admin.AlterConfigsRequest,
+        admin.IncrementalAlterConfigsRequest,
+    )
+    reassign, forget, scram = (
+        admin.AlterPartitionReassignmentsRequest,
+        consumer.OffsetDeleteRequest,
+        admin.DescribeUserScramCredentialsRequest,
+    )
+    setting = {"name": "retention.ms", "value": "1000"}
+    orders = {"resource_type": 2, "resource_name": "orders"}
+    anything = {
+        "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
+        "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
+    }  # fmt: skip
+    return {
+        21: lambda: records(timeout_ms=1000, topics=[records.DeleteRecordsTopic(name="orders", partitions=[
+            records.DeleteRecordsTopic.DeleteRecordsPartition(partition_index=0, offset=-1)])]),
+        29: lambda: admin.DescribeAclsRequest(**anything),
+        30: lambda: admin.CreateAclsRequest(creations=[admin.CreateAclsRequest.AclCreation(
+            resource_type=2, resource_name="orders", resource_pattern_type=3, principal="User:a", host="*",
+            operation=2, permission_type=3)]),
+        31: lambda: admin.DeleteAclsRequest(filters=[admin.DeleteAclsRequest.DeleteAclsFilter(**anything)]),
+        33: lambda: alter(validate_only=False, resources=[alter.AlterConfigsResource(
+            **orders, configs=[alter.AlterConfigsResource.AlterableConfig(**setting)])]),
+        35: lambda: admin.DescribeLogDirsRequest(topics=None),
+        43: lambda: admin.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000),
+        44: lambda: incremental(validate_only=False, resources=[incremental.AlterConfigsResource(
+            **orders,
+            configs=[incremental.AlterConfigsResource.AlterableConfig(**setting, config_operation=0)])]),
+        45: lambda: reassign(timeout_ms=1000, allow_replication_factor_change=True, topics=[
+            reassign.ReassignableTopic(name="orders", partitions=[
+                reassign.ReassignableTopic.ReassignablePartition(partition_index=0, replicas=[1])])]),
+        46: lambda: admin.ListPartitionReassignmentsRequest(timeout_ms=1000, topics=None),
+        47: lambda: forget(group_id="g", topics=[forget.OffsetDeleteRequestTopic(name="orders", partitions=[
+            forget.OffsetDeleteRequestTopic.OffsetDeleteRequestPartition(partition_index=0)])]),
+        48: lambda: admin.DescribeClientQuotasRequest(components=[], strict=False),
+        50: lambda: scram(users=[scram.UserName(name="nobody")]),
+        74: lambda: admin.ListConfigResourcesRequest(resource_types=[]),
+        75: lambda: admin.DescribeTopicPartitionsRequest(
+            topics=[admin.DescribeTopicPartitionsRequest.TopicRequest(name="orders")],
+            response_partition_limit=10, cursor=None),
+    }  # fmt: skip
+
+
+EXPECTED = {
+    11: {0, 79}, 12: {25}, 13: {0, 25}, 14: {25}, 15: {0, 69}, 42: {69},
+    25: {49}, 26: {49}, 28: {49}, 65: {105},
+    29: {54}, 30: {54}, 31: {54}, 43: {0, 84}, 47: {69}, 50: {0, 91},
+}  # fmt: skip
+"""Codes of requests about a member, group or transaction that is not there, and of what one node does not have."""
 
 
 def codes(value: Any) -> set[int]:

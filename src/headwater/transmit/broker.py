@@ -11,7 +11,17 @@ from collections.abc import Awaitable
 from typing import Any
 
 from headwater.errors import InvalidError
-from headwater.transmit.handlers import Asker, Handler, cluster, groups, records, topics, transactions
+from headwater.transmit.handlers import (
+    Asker,
+    Handler,
+    admin,
+    cluster,
+    configs,
+    groups,
+    records,
+    topics,
+    transactions,
+)
 from headwater.transmit.node import Node
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
 from headwater.transmit.wire.fetch import write_fetch
@@ -40,6 +50,7 @@ HANDLERS: dict[int, Handler] = {
     18: cluster.api_versions,
     19: topics.create_topics,
     20: topics.delete_topics,
+    21: admin.delete_records,
     22: transactions.init_producer_id,
     23: records.offset_for_leader_epoch,
     24: transactions.add_partitions_to_txn,
@@ -47,13 +58,27 @@ HANDLERS: dict[int, Handler] = {
     26: transactions.end_txn,
     27: transactions.write_txn_markers,
     28: transactions.txn_offset_commit,
-    32: topics.describe_configs,
+    29: admin.describe_acls,
+    30: admin.create_acls,
+    31: admin.delete_acls,
+    32: configs.describe_configs,
+    33: configs.alter_configs,
+    35: admin.describe_log_dirs,
     37: topics.create_partitions,
     42: groups.delete_groups,
+    43: admin.elect_leaders,
+    44: configs.incremental_alter_configs,
+    45: admin.alter_partition_reassignments,
+    46: admin.list_partition_reassignments,
+    47: admin.offset_delete,
+    48: admin.describe_client_quotas,
+    50: admin.describe_user_scram_credentials,
     60: cluster.describe_cluster,
     61: transactions.describe_producers,
     65: transactions.describe_transactions,
     66: transactions.list_transactions,
+    74: configs.list_config_resources,
+    75: admin.describe_topic_partitions,
 }
 
 

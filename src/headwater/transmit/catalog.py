@@ -12,7 +12,7 @@ import re
 import sqlite3
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headwater.errors import CorruptError, InvalidError
@@ -27,6 +27,8 @@ create table if not exists topics (
 create table if not exists offsets (
     group_id text, topic text, partition integer, offset integer not null, leader_epoch integer not null,
     metadata text, committed_ms integer not null, primary key (group_id, topic, partition)) without rowid;
+create table if not exists configs (
+    kind integer, name text, configs text not null, primary key (kind, name)) without rowid;
 create table if not exists counters (name text primary key, value integer not null);
 """
 
@@ -84,6 +86,12 @@ class Catalog:
         self._topics[name] = TopicEntry(name=name, id=known.id, partitions=partitions, configs=known.configs)
         return self._topics[name]
 
+    def set_topic_configs(self, name: str, configs: dict[str, str]) -> TopicEntry:
+        """Replace the configs that are set on a topic."""
+        self._durable.execute("update topics set configs = ? where name = ?", (json.dumps(configs), name))
+        self._topics[name] = replace(self._topics[name], configs=configs)
+        return self._topics[name]
+
     def delete_topic(self, name: str) -> None:
         """Forget a topic and what groups have committed for it."""
         self._durable.execute("delete from topics where name = ?", (name,))
@@ -124,6 +132,28 @@ class Catalog:
     def delete_group(self, group: str) -> None:
         """Forget what a group has committed."""
         self._quick.execute("delete from offsets where group_id = ?", (group,))
+
+    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what a group has committed for some partitions."""
+        self._quick.executemany(
+            "delete from offsets where group_id = ? and topic = ? and partition = ?",
+            ((group, tp.topic, tp.partition) for tp in partitions),
+        )
+
+    # -- configs of what is no topic --------------------------------------------------------------------------
+
+    def configs(self, kind: int) -> dict[str, dict[str, str]]:
+        """What is set on resources of a kind, by their names."""
+        found = self._durable.execute("select name, configs from configs where kind = ? order by name", (kind,))
+        return {name: json.loads(configs) for name, configs in found}
+
+    def set_configs(self, kind: int, name: str, configs: dict[str, str]) -> None:
+        """Replace what is set on a resource."""
+        if configs:
+            row = (kind, name, json.dumps(configs))
+            self._durable.execute("insert or replace into configs values (?, ?, ?)", row)
+        else:
+            self._durable.execute("delete from configs where kind = ? and name = ?", (kind, name))
 
     # -- producer ids -----------------------------------------------------------------------------------------
 

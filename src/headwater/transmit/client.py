@@ -198,6 +198,10 @@ class Client:
         _check(answer.error_code, f"append to {partition}", answer.error_message)
         return int(answer.base_offset)
 
+    def call(self, request: Any) -> Any:
+        """Send any request to whoever answers first, and wait for the response."""
+        return self._call(None, request)
+
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()

@@ -7,6 +7,7 @@ On disk, below the broker's directory:
     log/<topic>-<partition>-<id>/  the segments of a partition
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from headwater.transmit.groups import Groups
 from headwater.transmit.ledger import Ledger
 from headwater.transmit.log.partition import LogSettings
 from headwater.transmit.topics import Topics
+
+logger = logging.getLogger(__name__)
 
 NODE_ID = 1
 CLUSTER_ID = "headwater"
@@ -40,6 +43,8 @@ class BrokerSettings:
     """Its name as text does, too."""
     segment_bytes: int = 1 << 30
     message_max_bytes: int = 1_048_588
+    log_retention_check_interval_ms: int = 300_000
+    log_cleaner_backoff_ms: int = 15_000
     producer_id_expiration_ms: int = 86_400_000
     transaction_max_timeout_ms: int = 15 * 60_000
     transactional_id_expiration_ms: int = 7 * 86_400_000
@@ -82,7 +87,17 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         catalog,
         log_settings=LogSettings(segment_bytes=settings.segment_bytes),
         durability=settings.durability,
+        static_configs={
+            "num.partitions": str(settings.num_partitions),
+            "auto.create.topics.enable": str(settings.auto_create_topics_enable).lower(),
+            "message.max.bytes": str(settings.message_max_bytes),
+            "log.dirs": str(settings.data / "log"),
+            "log.retention.check.interval.ms": str(settings.log_retention_check_interval_ms),
+            "log.cleaner.backoff.ms": str(settings.log_cleaner_backoff_ms),
+        },
     )
+    for problem in topics.damaged():
+        logger.error("opened read-only up to the damage, nothing was cut: %s", problem)
     transactions = Coordinator(
         Ledger(settings.data / "meta.db"),
         topics,

@@ -197,7 +197,8 @@ class ProducerStates:
 
 
 def _last_sequence(header: BatchHeader) -> int:
-    return (header.base_sequence + header.count - 1) % (SEQUENCE_MAX + 1)
+    # By the offsets and not the count: compaction takes records out of a batch and leaves it its place.
+    return (header.base_sequence + header.last_offset_delta) % (SEQUENCE_MAX + 1)
 
 
 def _after(sequence: int) -> int:

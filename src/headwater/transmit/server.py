@@ -20,6 +20,7 @@ from headwater.locks import FolderLock
 from headwater.transmit import broker
 from headwater.transmit.durability import INTERVAL_S
 from headwater.transmit.node import BrokerSettings, Endpoint, Node, open_node
+from headwater.transmit.upkeep import Upkeep
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
 
 logger = logging.getLogger(__name__)
@@ -168,7 +169,14 @@ class Server:
         self._listener = listener
         self._connections = connections
         self._lock = lock
+        self._upkeep = Upkeep(
+            node.topics,
+            node.clock,
+            retention_every_s=node.settings.log_retention_check_interval_ms / 1000,
+            clean_every_s=node.settings.log_cleaner_backoff_ms / 1000,
+        )
         self._tasks = [
+            asyncio.create_task(self._upkeep.run()),
             asyncio.create_task(self._expire_groups()),
             asyncio.create_task(self._sync_logs()),
             asyncio.create_task(self._end_transactions()),
@@ -183,6 +191,7 @@ class Server:
         await asyncio.gather(*(connection.close() for connection in self._connections))
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._node.transactions.close()
+        self._upkeep.close()
         await self._node.topics.close()
         self._node.catalog.close()
         self._lock.release()

@@ -10,19 +10,24 @@ import logging
 import shutil
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
+from headwater.transmit import configs
+from headwater.transmit.admission import NO_TIME, admit
 from headwater.transmit.batch import BatchHeader, check_batches
 from headwater.transmit.catalog import Catalog, TopicEntry, check_topic_name
+from headwater.transmit.configs import ConfigValue, Kind, TopicConfig
 from headwater.transmit.durability import Durability, GroupCommit
 from headwater.transmit.log.partition import LogSettings, PartitionLog
+from headwater.transmit.log.pool import FilePool
+from headwater.transmit.log.segment import delete_segment
 from headwater.transmit.log.snapshot import load_snapshots, save_snapshot
 from headwater.transmit.marker import Marker, encode_marker, read_marker
-from headwater.transmit.producers import NO_TIME, ProducerStates, Refusal
+from headwater.transmit.producers import ProducerStates, Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +51,19 @@ class Appended:
 
     base_offset: int
     next_offset: int
+    log_append_time_ms: int = NO_TIME
+
+
+_DEFAULT_CONFIG = configs.topic_config(configs.topic_values({}, configs.broker_values({}, {})))
 
 
 class Partition:
     """One partition: its log, its producers, and who waits for it to grow."""
 
-    def __init__(self, name: TopicPartition, log: PartitionLog) -> None:
+    def __init__(self, name: TopicPartition, log: PartitionLog, config: TopicConfig = _DEFAULT_CONFIG) -> None:
         self.name = name
         self.log = log
+        self.config = config
         self.producers, self._saved_at = _open_producers(log)
         self._readers: set[Wake] = set()
         self._acks: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -83,12 +93,14 @@ class Partition:
                 )
             if known is not None:
                 return Appended(base_offset=known, next_offset=known + header.last_offset_delta + 1)
+        headers = admit(self.name, records, headers, self.config, now_ms)
         base_offset = self._write(records, headers)
         offset = base_offset
         for header in headers:
             self.producers.note(header, offset, now_ms)
             offset += header.last_offset_delta + 1
-        return Appended(base_offset=base_offset, next_offset=offset)
+        stamped = now_ms if self.config.log_append_time else NO_TIME
+        return Appended(base_offset=base_offset, next_offset=offset, log_append_time_ms=stamped)
 
     def append_marker(self, marker: Marker, *, now_ms: int) -> Appended:
         """Write the end of a producer's transaction."""
@@ -163,6 +175,8 @@ class Partition:
     def _check_disk(self) -> None:
         if self._broken is not None:
             raise UnavailableError(f"cannot append to {self.name}: its disk failed: {self._broken}")
+        if self.log.damage is not None:
+            raise UnavailableError(f"cannot append to {self.name}: {self.log.damage}")
 
     def _write(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
         offset = self.log.append(data, headers)
@@ -175,12 +189,22 @@ class Topics:
     """Every topic of the broker, opened from `directory`."""
 
     def __init__(
-        self, directory: Path, catalog: Catalog, *, log_settings: LogSettings, durability: Durability
+        self,
+        directory: Path,
+        catalog: Catalog,
+        *,
+        log_settings: LogSettings,
+        durability: Durability,
+        static_configs: Mapping[str, str] | None = None,
     ) -> None:
         self._directory = directory
         self._catalog = catalog
-        self._log_settings = log_settings
-        self._durability = durability
+        self._static_configs = {
+            "log.segment.bytes": str(log_settings.segment_bytes),
+            "headwater.durability": durability.value,
+            **(static_configs or {}),
+        }
+        self._pool = FilePool()
         self._commit = GroupCommit(self._on_synced)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
@@ -205,15 +229,48 @@ class Topics:
         """Partitions whose last segment was cut when it was opened, and by how many bytes."""
         return [(name, p.log.recovered_bytes) for name, p in self._partitions.items() if p.log.recovered_bytes]
 
+    def partitions(self) -> list[Partition]:
+        return list(self._partitions.values())
+
+    def damaged(self) -> list[str]:
+        """What is wrong with partitions that were opened read-only."""
+        return [f"{name}: {p.log.damage}" for name, p in self._partitions.items() if p.log.damage]
+
+    # -- configs ----------------------------------------------------------------------------------------------
+
+    def broker_configs(self) -> dict[str, ConfigValue]:
+        """Every config of the broker as it stands."""
+        changed: dict[str, str] = {}
+        for values in self._catalog.configs(Kind.BROKER).values():  # the default for all, then this node's
+            changed.update(values)
+        return configs.broker_values(self._static_configs, changed)
+
+    def topic_configs(self, entry: TopicEntry) -> dict[str, ConfigValue]:
+        """Every config of a topic as it stands."""
+        return configs.topic_values(entry.configs, self.broker_configs())
+
+    def apply_configs(self, names: Iterable[str]) -> None:
+        """Let the partitions of topics follow configs that were changed in the catalog."""
+        broker = self.broker_configs()
+        for name in names:
+            entry = self._catalog.topics[name]
+            config = configs.topic_config(configs.topic_values(entry.configs, broker))
+            for number in range(entry.partitions):
+                partition = self._partitions.get(TopicPartition(name, number))
+                if partition is not None:
+                    partition.config = config
+                    partition.log.settings = LogSettings(segment_bytes=config.segment_bytes)
+
     # -- changing it ------------------------------------------------------------------------------------------
 
-    def create(self, name: str, partitions: int, configs: dict[str, str]) -> TopicEntry:
+    def create(self, name: str, partitions: int, values: dict[str, str]) -> TopicEntry:
         """Create a topic."""
         check_topic_name(name)
         if name in self._catalog.topics:
             raise ConflictError(f"cannot create topic {name!r}: it exists")
         _check_partitions(name, partitions)
-        entry = self._catalog.create_topic(name, partitions, configs)
+        configs.check_configs(Kind.TOPIC, values)
+        entry = self._catalog.create_topic(name, partitions, values)
         try:
             self._open(entry)
         except OSError as error:
@@ -243,6 +300,9 @@ class Topics:
             del self._by_log[partition.log]
             partition.log.close()
             partition.advance(partition.log.end_offset)  # so that nobody waits for it any more
+            for segment in partition.log.segments:
+                if segment.path.is_symlink():
+                    delete_segment(segment)  # from the archive
             shutil.rmtree(partition.log.directory)
 
     def append(
@@ -262,8 +322,8 @@ class Topics:
 
     def sync_all(self) -> None:
         """Have every log synced soon; called at intervals where the durability says so."""
-        if self._durability is Durability.INTERVAL:
-            for partition in self._partitions.values():
+        for partition in self._partitions.values():
+            if partition.config.durability == Durability.INTERVAL:
                 self._commit.request(partition.log)
 
     async def close(self) -> None:
@@ -276,17 +336,19 @@ class Topics:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _open(self, entry: TopicEntry) -> None:
+        config = configs.topic_config(self.topic_configs(entry))
         for number in range(entry.partitions):
             name = TopicPartition(entry.name, number)
             if name not in self._partitions:
                 # The topic's id is in the folder's name, so a topic that is deleted and made anew starts empty
                 # even if the deletion was cut short.
                 folder = f"{entry.name[:_FOLDER_NAME_MAX]}-{number}-{entry.id.hex[:8]}"
-                log = PartitionLog(self._directory / folder, self._log_settings)
-                self._partitions[name] = self._by_log[log] = Partition(name, log)
+                settings = LogSettings(segment_bytes=config.segment_bytes)
+                log = PartitionLog(self._directory / folder, settings, self._pool)
+                self._partitions[name] = self._by_log[log] = Partition(name, log, config)
 
     def _follow(self, partition: Partition, appended: Appended) -> Appended:
-        if self._durability is Durability.FSYNC:
+        if partition.config.durability == Durability.FSYNC:
             self._commit.request(partition.log)
         else:
             partition.advance(appended.next_offset)

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,18 @@ def read_all(log: PartitionLog, offset: int = 0, max_bytes: int = 1 << 20) -> li
         values += [record.value for record in records if record.offset >= offset]
         offset = records[-1].offset + 1
     return values
+
+
+def read_until_damage(log: PartitionLog) -> Iterator[bytes | None]:
+    offset = log.start_offset
+    try:
+        while data := log.read(offset, 300):
+            for at, _ in walk(data):
+                for record in decode_batch(data, at):
+                    yield record.value
+                    offset = record.offset + 1
+    except CorruptError:
+        return
 
 
 def segment_files(log: PartitionLog, suffix: str = "log") -> list[Path]:
@@ -164,25 +177,40 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.recovered_bytes == len(garbage)
 
     @precondition(lambda self: self.log.size_bytes)
-    @rule(data=st.data())
-    def reopen_after_a_flipped_byte_in_the_open_segment(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), keeps_index=st.booleans())
+    def reopen_after_a_flipped_byte_in_the_open_segment(self, data: st.DataObject, keeps_index: bool) -> None:
+        """A torn last batch is cut; damage before a whole one is named, nothing of it served, and nothing cut."""
         self.log.close()
         path = segment_files(self.log)[-1]
-        content = bytearray(path.read_bytes())
+        content = path.read_bytes()
         if not content:
             self.reopen()
             return
         at = data.draw(st.integers(0, len(content) - 1), label="at")
-        placed = next(place for place, header in walk(content) if place + header.size > at)
-        if at - placed < 8 or 12 <= at - placed < 16:  # not covered by the CRC: the batch stands, or moves ahead
+        places = [(place, header) for place, header in walk(content)]
+        placed = next(place for place, header in places if place + header.size > at)
+        if at - placed < 8 or 12 <= at - placed < 16:  # not covered by the CRC
             at = placed + 30
-        content[at] ^= 0xFF
+        damaged = bytearray(content)
+        damaged[at] ^= 0xFF
+        path.write_bytes(damaged)
+        if not keeps_index:
+            path.with_suffix(".index").unlink()
+        before = next(header.base_offset for place, header in places if place == placed)
+        if placed == places[-1][0] and not keeps_index:
+            self.batches.pop()
+            self.reopen()
+            assert self.log.recovered_bytes == len(content) - placed
+            return
+        log = PartitionLog(self.directory / "orders-0", self.settings)
+        assert [record.value for record in self.records[:before]] == list(read_until_damage(log))
+        assert path.stat().st_size == len(content)
+        if not keeps_index:
+            with pytest.raises(CorruptError, match=rf"byte {placed} "):
+                log.append(bytearray(), [])
+        log.close()
         path.write_bytes(content)
-        size = len(content)
-        while size > placed:
-            size -= self.batches.pop().size
         self.reopen()
-        assert self.log.recovered_bytes == len(content) - placed
 
     @rule(data=st.data(), damage=st.sampled_from(["remove", "empty", "flip", "cut", "swap"]))
     def reopen_with_damaged_indexes(self, data: st.DataObject, damage: str) -> None:
@@ -282,7 +310,7 @@ def test_an_offset_in_a_gap_gives_the_batch_behind_it(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_sealed_segment_that_lost_its_end_and_its_index_gives_what_is_left(tmp_path: Path) -> None:
+def test_a_sealed_segment_that_lost_its_end_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=200))
     for n in range(6):
         append(log, b"%d" % n * 20)
@@ -291,7 +319,30 @@ def test_a_sealed_segment_that_lost_its_end_and_its_index_gives_what_is_left(tmp
     assert len(segment_files(log)) == 3
     sealed.write_bytes(sealed.read_bytes()[:-1])
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=200))
-    assert read_all(log) == [b"0" * 20, *(b"%d" % n * 20 for n in range(2, 6))]
+    assert list(read_until_damage(log)) == [b"0" * 20]
+    with pytest.raises(CorruptError, match=r"00000000000000000000\.log is damaged at byte 88"):
+        log.read(1, 1000)
+    assert read_all(log, 2) == [b"%d" % n * 20 for n in range(2, 6)]
+    log.close()
+
+
+@pytest.mark.parametrize("at", [8, 16, 17, 30, 70])
+def test_a_damaged_byte_in_a_sealed_segment_is_named_and_not_served(tmp_path: Path, at: int) -> None:
+    log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=500))
+    for n in range(12):
+        append(log, b"%d" % n * 20)
+    log.close()
+    sealed = segment_files(log)[0]
+    content = bytearray(sealed.read_bytes())
+    second = next(walk(content))[1].size
+    content[second + at] ^= 0x10
+    sealed.write_bytes(content)
+    log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=500))
+    assert list(read_until_damage(log)) == [b"0" * 20]
+    with pytest.raises(CorruptError, match=rf"{sealed.name} is damaged at byte {second} "):
+        log.read(1, 1000)
+    later = int(segment_files(log)[1].stem)
+    assert read_all(log, later) == [b"%d" % n * 20 for n in range(later, 12)]
     log.close()
 
 

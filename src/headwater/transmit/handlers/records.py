@@ -9,6 +9,7 @@ from kafka.protocol.consumer import ListOffsetsResponse, OffsetForLeaderEpochRes
 from kafka.protocol.producer import ProduceResponse
 
 from headwater.errors import CorruptError, InvalidError, UnavailableError
+from headwater.transmit.admission import TooLarge
 from headwater.transmit.batch import walk
 from headwater.transmit.handlers import Asker
 from headwater.transmit.handlers.transactions import produce_code
@@ -80,10 +81,6 @@ def _append(
         return None, code, f"there is no partition {part.topic}-{part.partition}"
     if part.records is None:
         return partition, Code.INVALID_RECORD, "the request has no records"
-    if len(part.records) > node.settings.message_max_bytes:
-        return partition, Code.MESSAGE_TOO_LARGE, (
-            f"{len(part.records)} bytes of records, message.max.bytes is {node.settings.message_max_bytes}"
-        )  # fmt: skip
     try:
         if request.transactional_id is not None:
             for _, header in walk(part.records):
@@ -99,6 +96,8 @@ def _append(
         ), None  # fmt: skip
     except RefusedBatch as error:
         return partition, _REFUSALS[error.refusal], str(error)
+    except TooLarge as error:
+        return partition, Code.MESSAGE_TOO_LARGE, str(error)
     except CorruptError as error:
         return partition, Code.CORRUPT_MESSAGE, str(error)
     except InvalidError as error:
@@ -115,7 +114,7 @@ def _produced(
         index=part.partition,
         error_code=outcome if isinstance(outcome, Code) else Code.NONE,
         base_offset=_NO_OFFSET if isinstance(outcome, Code) else outcome.base_offset,
-        log_append_time_ms=-1,
+        log_append_time_ms=-1 if isinstance(outcome, Code) else outcome.log_append_time_ms,
         log_start_offset=_NO_OFFSET if failed or partition is None else partition.log.start_offset,
         record_errors=[],
         error_message=message,
@@ -251,7 +250,17 @@ def _list_offset(node: Node, topic: str, asked: Any, *, committed: bool) -> Any:
             offset=_NO_OFFSET,
             leader_epoch=-1,
         )
-    timestamp, offset = _find_offset(partition, asked.timestamp, committed=committed)
+    try:
+        timestamp, offset = _find_offset(partition, asked.timestamp, committed=committed)
+    except (CorruptError, OSError) as error:
+        logger.error("cannot look up a time in %s: %s", partition.name, error)
+        return answer(
+            partition_index=asked.partition_index,
+            error_code=Code.KAFKA_STORAGE_ERROR,
+            timestamp=-1,
+            offset=_NO_OFFSET,
+            leader_epoch=-1,
+        )
     return answer(
         partition_index=asked.partition_index,
         error_code=Code.NONE,

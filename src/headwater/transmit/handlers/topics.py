@@ -6,18 +6,16 @@ from kafka.protocol.admin import (
     CreatePartitionsResponse,
     CreateTopicsResponse,
     DeleteTopicsResponse,
-    DescribeConfigsResponse,
 )
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.transmit.catalog import TopicEntry, check_topic_name
+from headwater.transmit.configs import InvalidConfig, Kind, check_configs
 from headwater.transmit.handlers import Asker
 from headwater.transmit.node import Node
 from headwater.transmit.wire.codes import Code
 
 _ASSIGNED = -1  # instead of a number: the broker's default, or given by the assignments
-_TOPIC, _BROKER = 2, 4
-_SET_ON_TOPIC, _DEFAULT = 1, 5
 
 
 # -- create, grow, delete -------------------------------------------------------------------------------------
@@ -45,6 +43,7 @@ def _create(node: Node, topic: Any, *, validate_only: bool) -> Any:
             )
         if validate_only:
             check_topic_name(topic.name)
+            check_configs(Kind.TOPIC, configs)
             if node.topics.entry(topic.name):
                 raise ConflictError(f"cannot create topic {topic.name!r}: it exists")
             entry = None
@@ -65,9 +64,18 @@ def _create(node: Node, topic: Any, *, validate_only: bool) -> Any:
         error_message=None,
         num_partitions=partitions,
         replication_factor=1,
-        configs=[],
+        configs=_created_configs(node, entry) if entry else [],
         **({"topic_id": entry.id} if entry else {}),
     )
+
+
+def _created_configs(node: Node, entry: TopicEntry) -> list[Any]:
+    return [
+        CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs(
+            name=name, value=found.value, read_only=False, config_source=found.source, is_sensitive=False
+        )
+        for name, found in node.topics.topic_configs(entry).items()
+    ]
 
 
 def _partitions_of(node: Node, topic: Any) -> int:
@@ -79,6 +87,8 @@ def _partitions_of(node: Node, topic: Any) -> int:
 def _create_code(name: str, error: HeadwaterError) -> Code:
     if isinstance(error, ConflictError):
         return Code.TOPIC_ALREADY_EXISTS
+    if isinstance(error, InvalidConfig):
+        return Code.INVALID_CONFIG
     try:
         check_topic_name(name)
     except InvalidError:
@@ -127,67 +137,3 @@ def delete_topics(node: Node, request: Any, asker: Asker) -> Any:
             )
         )
     return DeleteTopicsResponse(responses=results)
-
-
-# -- configs --------------------------------------------------------------------------------------------------
-
-
-def describe_configs(node: Node, request: Any, asker: Asker) -> Any:
-    return DescribeConfigsResponse(results=[_describe(node, asked) for asked in request.resources])
-
-
-def _describe(node: Node, asked: Any) -> Any:
-    entry = node.topics.entry(asked.resource_name) if asked.resource_type == _TOPIC else None
-    code, message = Code.NONE, None
-    configs: dict[str, tuple[str, int]] = {}
-    if asked.resource_type == _TOPIC and entry is None:
-        code, message = Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.resource_name!r}"
-    elif asked.resource_type == _TOPIC and entry is not None:
-        configs = _topic_configs(node, entry)
-    elif asked.resource_type == _BROKER:
-        configs = {name: (value, _DEFAULT) for name, value in _broker_configs(node).items()}
-    else:
-        code, message = Code.INVALID_REQUEST, f"resources of type {asked.resource_type} have no configs here"
-    wanted = asked.configuration_keys
-    return DescribeConfigsResponse.DescribeConfigsResult(
-        error_code=code,
-        error_message=message,
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
-        configs=[
-            DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult(
-                name=name,
-                value=value,
-                read_only=True,
-                config_source=source,
-                is_sensitive=False,
-                synonyms=[],
-                config_type=0,
-                documentation=None,
-            )
-            for name, (value, source) in configs.items()
-            if wanted is None or name in wanted
-        ],
-    )
-
-
-def _topic_configs(node: Node, entry: TopicEntry) -> dict[str, tuple[str, int]]:
-    defaults = {
-        "cleanup.policy": "delete",
-        "max.message.bytes": str(node.settings.message_max_bytes),
-        "segment.bytes": str(node.settings.segment_bytes),
-    }
-    configs = {name: (value, _DEFAULT) for name, value in defaults.items()}
-    configs.update((name, (value, _SET_ON_TOPIC)) for name, value in entry.configs.items())
-    return configs
-
-
-def _broker_configs(node: Node) -> dict[str, str]:
-    settings = node.settings
-    return {
-        "num.partitions": str(settings.num_partitions),
-        "auto.create.topics.enable": str(settings.auto_create_topics_enable).lower(),
-        "message.max.bytes": str(settings.message_max_bytes),
-        "log.segment.bytes": str(settings.segment_bytes),
-        "headwater.durability": settings.durability.value,
-    }

@@ -6,10 +6,12 @@ One entry for every INTERVAL_BYTES of log, made at the start of a batch:
 
 The entries of a segment that is still written live in memory. When the segment is sealed they go to a file,
 written whole beside it and renamed, with a checksum in front; a missing or damaged index is rebuilt from the
-segment. So there is no index to repair after a crash.
+segment. So there is no index to repair after a crash. The index of the open segment is saved now and then, too,
+and covers the bytes that were on the disk by then: after a crash only what stands behind them is read.
 """
 
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from crc32c import crc32c
@@ -26,10 +28,17 @@ class SparseIndex:
 
     def __init__(self, entries: bytes = b"") -> None:
         self._entries = bytearray(entries)
-        self._next_position = 0
+        self._next_position = self.last_position + INTERVAL_BYTES if entries else 0
 
     def __len__(self) -> int:
         return len(self._entries) // _ENTRY.size
+
+    @property
+    def last_position(self) -> int:
+        return int(_ENTRY.unpack_from(self._entries, len(self._entries) - _ENTRY.size)[1]) if self._entries else 0
+
+    def copy(self) -> "SparseIndex":
+        return SparseIndex(bytes(self._entries))
 
     def note(self, offset_delta: int, position: int, timestamp_before: int) -> None:
         """Take in a batch that was written; an entry is made only where the last one is far enough behind."""
@@ -65,15 +74,33 @@ class SparseIndex:
         fresh.replace(path)
 
 
-def load_index(path: Path, *, size: int) -> tuple[SparseIndex, int, int] | None:
-    """Read a saved index, with the segment's next offset and highest time; None if it does not fit or hold."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedIndex:
+    """An index as it was saved, with the first `size` bytes of its segment in it."""
+
+    index: SparseIndex
+    size: int
+    next_offset: int
+    max_timestamp: int
+
+
+def load_saved(path: Path) -> SavedIndex | None:
+    """Read a saved index; None if it is missing or damaged."""
     try:
         data = path.read_bytes()
-        magic, crc, known_size, next_offset, max_timestamp = _FILE_HEADER.unpack_from(data)
+        magic, crc, size, next_offset, max_timestamp = _FILE_HEADER.unpack_from(data)
     except (OSError, struct.error):
         return None
     body = data[_FILE_HEADER.size :]
-    fields = struct.pack(">qqq", known_size, next_offset, max_timestamp)
-    if magic != _MAGIC or known_size != size or crc32c(body, crc32c(fields)) != crc:
+    fields = struct.pack(">qqq", size, next_offset, max_timestamp)
+    if magic != _MAGIC or crc32c(body, crc32c(fields)) != crc:
         return None
-    return SparseIndex(body), next_offset, max_timestamp
+    return SavedIndex(index=SparseIndex(body), size=size, next_offset=next_offset, max_timestamp=max_timestamp)
+
+
+def load_index(path: Path, *, size: int) -> tuple[SparseIndex, int, int] | None:
+    """Read a saved index, with the segment's next offset and highest time; None if it does not fit or hold."""
+    saved = load_saved(path)
+    if saved is None or saved.size != size:
+        return None
+    return saved.index, saved.next_offset, saved.max_timestamp

@@ -10,13 +10,25 @@ Not thread-safe, but for `sync`, which another thread may call to wait for the d
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwater.errors import InvalidError
-from headwater.transmit.batch import BatchHeader, decode_batch, place, read_header, walk
-from headwater.transmit.log.segment import NO_TIMESTAMP, Segment, sync_directory
+from headwater.errors import CorruptError, InvalidError
+from headwater.transmit.batch import BatchHeader, decode_batch, place
+from headwater.transmit.log.pool import FilePool
+from headwater.transmit.log.scan import Damage
+from headwater.transmit.log.segment import (
+    NO_TIMESTAMP,
+    Segment,
+    create_segment,
+    delete_segment,
+    recover_segment,
+    sealed_segment,
+    sync_directory,
+)
+from headwater.transmit.log.start import load_start, save_start
+from headwater.transmit.log.swap import finish_swaps
 
 LEADER_EPOCH = 0  # one node leads for ever
 _CURSORS_MAX = 64
@@ -44,20 +56,33 @@ class OffsetOutOfRange(InvalidError):
 class PartitionLog:
     """Appends and reads record batches in `directory`, which is made if it is missing."""
 
-    def __init__(self, directory: Path, settings: LogSettings) -> None:
+    def __init__(self, directory: Path, settings: LogSettings, pool: FilePool | None = None) -> None:
         self.directory = directory
-        self._settings = settings
+        self.settings = settings
+        self._pool = FilePool() if pool is None else pool
         if not directory.exists():
             directory.mkdir(parents=True)
             sync_directory(directory.parent)
-        self._segments, self.recovered_bytes = _open_segments(directory)
+        finish_swaps(directory)
+        self._segments, self.recovered_bytes = _open_segments(directory, self._pool)
         self._bases = [segment.base_offset for segment in self._segments]
+        self._start_offset = max(load_start(directory), self._bases[0])
         self.high_watermark = self.end_offset
         self._cursors: dict[int, tuple[Segment, int]] = {}
 
     @property
+    def damage(self) -> Damage | None:
+        """What is wrong with the open segment; the log is then read-only and ends before it."""
+        return self._segments[-1].damage
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, the open one last."""
+        return tuple(self._segments)
+
+    @property
     def start_offset(self) -> int:
-        return self._bases[0]
+        return self._start_offset
 
     @property
     def end_offset(self) -> int:
@@ -72,7 +97,11 @@ class PartitionLog:
 
         `data` is changed in place, and `headers` are those of its batches in order.
         """
-        segment = self._segment_for(len(data))
+        if self.damage is not None:
+            raise CorruptError(f"cannot append: {self.damage}", hint="restore the file from a copy")
+        if self._segments[-1].size + len(data) > self.settings.segment_bytes:
+            self.roll()
+        segment = self._segments[-1]
         first = offset = self.end_offset
         at = 0
         placed = []
@@ -100,37 +129,35 @@ class PartitionLog:
                 f"cannot read {self.directory.name} at offset {offset}: it holds {self.start_offset} to "
                 f"{self.end_offset}"
             )
+        if offset == self.end_offset and self.damage is not None:
+            raise CorruptError(str(self.damage))
         if offset >= self.high_watermark:
             return b""
         segment, position = self._locate(offset)
-        data = segment.read(position, max_bytes)
-        end = next_offset = 0
-        for at, header in walk(data):
-            if header.next_offset > self.high_watermark:
-                break
-            end, next_offset = at + header.size, header.next_offset
-        if end == 0:
-            data = segment.read_batch(position)
-            end, next_offset = len(data), read_header(data).next_offset
-            if next_offset > self.high_watermark:
-                return b""
-        self._remember(next_offset, segment, position + end)
-        return data if end == len(data) else data[:end]
+        if position == segment.size:
+            return b""  # compaction has left nothing from here to the end
+        data, next_offset = segment.read_batches(position, max_bytes, self.high_watermark)
+        if data:
+            self._remember(next_offset, segment, position + len(data))
+        return data
 
     def offset_of_time(self, timestamp: int) -> TimestampOffset | None:
         """The first record of that time or later, exact to the record."""
         for segment in self._segments:
             position = segment.find_time(timestamp) if segment.max_timestamp >= timestamp else None
-            if position is None:
-                continue
-            for record in decode_batch(segment.read_batch(position)):
-                if record.timestamp_ms >= timestamp and record.offset < self.high_watermark:
-                    return TimestampOffset(timestamp_ms=record.timestamp_ms, offset=record.offset)
+            while position is not None:
+                data, _ = segment.read_batches(position, 1, segment.next_offset)
+                for record in decode_batch(data):
+                    is_there = self.start_offset <= record.offset < self.high_watermark
+                    if record.timestamp_ms >= timestamp and is_there:
+                        return TimestampOffset(timestamp_ms=record.timestamp_ms, offset=record.offset)
+                # A batch of the right time may have been emptied by compaction, or be deleted in part.
+                position = segment.find_time(timestamp, position + len(data))
         return None
 
     def latest_time(self) -> TimestampOffset | None:
         """The record with the highest timestamp; the first of them where several have it."""
-        newest = max(self._newest_visible(segment) for segment in self._segments)
+        newest = max(_newest_visible(segment, self.high_watermark) for segment in self._segments)
         return None if newest < 0 else self.offset_of_time(newest)
 
     @property
@@ -144,36 +171,60 @@ class PartitionLog:
             yield from segment.batches_since(offset)
 
     def close(self) -> None:
-        """Wait for the disk and close the files."""
-        self.sync()
+        """Wait for the disk and close the files; the next start need not read the open segment."""
+        if self.damage is None and self._segments[-1].size:
+            self._segments[-1].seal()
         for segment in self._segments:
             segment.close()
 
-    def _segment_for(self, size: int) -> Segment:
-        open_segment = self._segments[-1]
-        if open_segment.size and open_segment.size + size > self._settings.segment_bytes:
-            open_segment.sync()
-            open_segment.seal()
-            open_segment = Segment.create(self.directory, open_segment.next_offset)
-            self._segments.append(open_segment)
-            self._bases.append(open_segment.base_offset)
-        return open_segment
+    # -- getting older ----------------------------------------------------------------------------------------
 
-    def _newest_visible(self, segment: Segment) -> int:
-        if segment.next_offset <= self.high_watermark:
-            return segment.max_timestamp
-        visible = (h.max_timestamp for h in segment.headers() if h.next_offset <= self.high_watermark)
-        return max(visible, default=NO_TIMESTAMP)
+    def roll(self) -> None:
+        """Seal the open segment, if there is something in it, and start the next."""
+        sealed = self._segments[-1]
+        if sealed.size and self.damage is None:
+            sealed.seal()
+            self._segments.append(create_segment(self.directory, sealed.next_offset, self._pool))
+            self._bases.append(sealed.next_offset)
+
+    def delete_before(self, offset: int) -> None:
+        """Let the log start at an offset; segments that are wholly before it are removed."""
+        if offset > self._start_offset:
+            save_start(self.directory, offset)
+            self._start_offset = offset
+        kept = next(n for n, s in enumerate(self._segments) if s.next_offset > offset or s is self._segments[-1])
+        self._forget(self._segments[:kept])
+        for segment in self._segments[:kept]:
+            delete_segment(segment)
+        self._segments = self._segments[kept:]
+        self._bases = self._bases[kept:]
+
+    def replace(self, old: Sequence[Segment], change: Callable[[], Path]) -> None:
+        """Have `change` put one sealed file in the place of some neighbours; readers see one or the other."""
+        at = self._segments.index(old[0])
+        next_offset = old[-1].next_offset
+        self._forget(old)
+        for segment in old:
+            segment.close()
+        self._segments[at : at + len(old)] = [sealed_segment(change(), next_offset, self._pool)]
+        self._bases = [segment.base_offset for segment in self._segments]
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _forget(self, segments: Sequence[Segment]) -> None:
+        gone = set(segments)
+        self._cursors = {offset: at for offset, at in self._cursors.items() if at[0] not in gone}
 
     def _locate(self, offset: int) -> tuple[Segment, int]:
         known = self._cursors.pop(offset, None)
         if known is not None and known[1] < known[0].size:
             return known
-        number = bisect_right(self._bases, offset) - 1
+        number = max(0, bisect_right(self._bases, offset) - 1)
         segment = self._segments[number]
         position = segment.locate(offset)
-        if position == segment.size and segment is not self._segments[-1]:
-            return self._segments[number + 1], 0  # the offset is in a gap between the two
+        while position == segment.size and segment is not self._segments[-1]:
+            number += 1
+            segment, position = self._segments[number], 0  # the offset is in a gap between the two
         return segment, position
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
@@ -183,9 +234,18 @@ class PartitionLog:
         self._cursors[offset] = (segment, position)
 
 
-def _open_segments(directory: Path) -> tuple[list[Segment], int]:
+def _newest_visible(segment: Segment, high_watermark: int) -> int:
+    if segment.next_offset <= high_watermark:
+        return segment.max_timestamp
+    visible = (h.max_timestamp for h in segment.headers() if h.next_offset <= high_watermark)
+    return max(visible, default=NO_TIMESTAMP)
+
+
+def _open_segments(directory: Path, pool: FilePool) -> tuple[list[Segment], int]:
     paths = sorted(directory.glob("*.log"))
     if not paths:
-        return [Segment.create(directory, 0)], 0
-    last, dropped = Segment.recover(paths[-1])
-    return [*(Segment.open_sealed(path) for path in paths[:-1]), last], dropped
+        return [create_segment(directory, load_start(directory), pool)], 0
+    ends = [int(path.stem) for path in paths[1:]]
+    sealed = [sealed_segment(path, end, pool) for path, end in zip(paths, ends, strict=False)]
+    last, dropped = recover_segment(paths[-1], pool)
+    return [*sealed, last], dropped

@@ -1,0 +1,47 @@
+"""What a topic's configs ask of record batches before they are written. Pure: the batches are changed in place."""
+
+from headwater.errors import InvalidError
+from headwater.record import TopicPartition
+from headwater.transmit.batch import BatchHeader
+from headwater.transmit.configs import TopicConfig
+from headwater.transmit.rewrite import raw_records, stamp
+
+NO_TIME = -1
+
+
+class TooLarge(InvalidError):
+    """A record batch above the topic's max.message.bytes."""
+
+
+def admit(
+    name: TopicPartition, records: memoryview, headers: list[BatchHeader], config: TopicConfig, now_ms: int
+) -> list[BatchHeader]:
+    """Check checked batches against the topic's configs and give them the log's time where it asks for that."""
+    for header in headers:
+        if header.size > config.max_message_bytes:
+            raise TooLarge(
+                f"cannot append to {name}: a record batch of {header.size} bytes, "
+                f"max.message.bytes is {config.max_message_bytes}"
+            )
+    if config.compact:
+        _check_keys(name, records, headers)
+    if not config.log_append_time:
+        return headers
+    stamped = []
+    at = 0
+    for header in headers:
+        stamped.append(stamp(records, at, header, now_ms))
+        at += header.size
+    return stamped
+
+
+def _check_keys(name: TopicPartition, records: memoryview, headers: list[BatchHeader]) -> None:
+    at = 0
+    for header in headers:
+        for record in raw_records(records, at, header):
+            if record.key is None:
+                raise InvalidError(
+                    f"cannot append to {name}: record {record.offset - header.base_offset} has no key, "
+                    "and the topic is compacted by key"
+                )
+        at += header.size

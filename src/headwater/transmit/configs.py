@@ -1,0 +1,362 @@
+"""Configs as one table: what can be set on a topic, the broker or a group, its default, and what it means.
+
+The names and defaults are Kafka's; `headwater.durability` and `remote.archive.dir` are ours. A topic's value is
+the one set on the topic, else the broker's under its own name for it (`retention.ms` is `log.retention.ms` there),
+else the default. Pure: nothing is read or written here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from headwater.errors import InvalidError
+
+
+class Kind(IntEnum):
+    """What a config belongs to; the numbers are Kafka's resource types."""
+
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
+class Type(IntEnum):
+    """The type of a value, by Kafka's numbers."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Source(IntEnum):
+    """Where a value comes from, by Kafka's numbers."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+class InvalidConfig(InvalidError):
+    """A config that does not exist or a value that it does not take; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One row of the table."""
+
+    name: str
+    type: Type
+    default: str
+    doc: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    broker_name: str | None = None
+    """Of a topic's config: the broker's config that is its default."""
+    read_only: bool = False
+    """Set when the broker starts, not while it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValue:
+    """A config as it stands: its value, and who set it."""
+
+    config: Config
+    value: str
+    source: Source
+    synonyms: tuple[tuple[str, str, Source], ...] = ()
+    """Name, value and source of every place that says something, the deciding one first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """What the broker acts on, read from the texts; times in milliseconds, -1 for no limit."""
+
+    compact: bool
+    delete: bool
+    retention_ms: int
+    retention_bytes: int
+    segment_bytes: int
+    segment_ms: int
+    max_message_bytes: int
+    log_append_time: bool
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
+    durability: str
+    archive_dir: str
+
+
+_INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
+
+
+def _int(name: str, default: int, doc: str, low: int = 0, broker_name: str | None = None) -> Config:
+    return Config(
+        name=name, type=Type.INT, default=str(default), doc=doc, low=low, high=_INT_MAX, broker_name=broker_name
+    )
+
+
+def _long(name: str, default: int, doc: str, low: int = 0, broker_name: str | None = None) -> Config:
+    return Config(
+        name=name, type=Type.LONG, default=str(default), doc=doc, low=low, high=_LONG_MAX, broker_name=broker_name
+    )
+
+
+def _text(
+    name: str, default: str, doc: str, choices: tuple[str, ...] = (), broker_name: str | None = None
+) -> Config:
+    return Config(name=name, type=Type.STRING, default=default, doc=doc, choices=choices, broker_name=broker_name)
+
+
+def _flag(name: str, default: str, doc: str, broker_name: str | None = None) -> Config:
+    return Config(name=name, type=Type.BOOLEAN, default=default, doc=doc, broker_name=broker_name)
+
+
+_DAY_MS = 24 * 3600 * 1000
+DURABILITIES = ("fsync", "interval", "never")
+
+_TOPIC_TABLE = (
+    Config(
+        name="cleanup.policy", type=Type.LIST, default="delete", choices=("delete", "compact"),
+        broker_name="log.cleanup.policy",
+        doc="What happens to old records: delete them, compact them by key, or both.",
+    ),
+    _text("compression.type", "producer", "How records are stored; we keep what the producer sent, 'producer'.",
+          ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "compression.type"),
+    _long("delete.retention.ms", _DAY_MS, "How long compaction keeps the tombstone of a deleted key.",
+          broker_name="log.cleaner.delete.retention.ms"),
+    _long("file.delete.delay.ms", 60_000, "Accepted; files that are read keep their data until they are closed.",
+          broker_name="log.segment.delete.delay.ms"),
+    _long("flush.messages", _LONG_MAX, "Accepted; headwater.durability says when records are synced.", 1,
+          "log.flush.interval.messages"),
+    _long("flush.ms", _LONG_MAX, "Accepted; headwater.durability says when records are synced.", 0,
+          "log.flush.interval.ms"),
+    _text("headwater.durability", "fsync",
+          "When a record counts as safe: synced before it is acknowledged, at an interval, or never.",
+          DURABILITIES, "headwater.durability"),
+    _int("index.interval.bytes", 4096, "Accepted; the index has an entry for every 4096 bytes.", 0,
+         "log.index.interval.bytes"),
+    _long("max.compaction.lag.ms", _LONG_MAX, "A record is compacted no later than this.", 1,
+          "log.cleaner.max.compaction.lag.ms"),
+    _int("max.message.bytes", 1_048_588, "The largest record batch that is taken.", 0, "message.max.bytes"),
+    _long("message.timestamp.after.max.ms", 3_600_000, "Accepted; timestamps are not judged.", 0,
+          "log.message.timestamp.after.max.ms"),
+    _long("message.timestamp.before.max.ms", _LONG_MAX, "Accepted; timestamps are not judged.", 0,
+          "log.message.timestamp.before.max.ms"),
+    _text("message.timestamp.type", "CreateTime", "Whose time a record carries: its producer's or the log's.",
+          ("CreateTime", "LogAppendTime"), "log.message.timestamp.type"),
+    Config(
+        name="min.cleanable.dirty.ratio", type=Type.DOUBLE, default="0.5", low=0.0, high=1.0,
+        broker_name="log.cleaner.min.cleanable.ratio",
+        doc="Compact when this share of the log is not compacted yet.",
+    ),
+    _long("min.compaction.lag.ms", 0, "A record stays at least this long before it may be compacted away.", 0,
+          "log.cleaner.min.compaction.lag.ms"),
+    _int("min.insync.replicas", 1, "Accepted; there is one replica.", 1, "min.insync.replicas"),
+    _flag("preallocate", "false", "Accepted; segments grow as they are written.", "log.preallocate"),
+    _text("remote.archive.dir", "", "Where expired segments go instead of being deleted; still readable there.",
+          (), "headwater.remote.archive.dir"),
+    _long("retention.bytes", -1, "Delete the oldest segments while a partition is larger; -1 for no limit.", -1,
+          "log.retention.bytes"),
+    _long("retention.ms", 7 * _DAY_MS, "Delete segments whose newest record is older; -1 for no limit.", -1,
+          "log.retention.ms"),
+    _int("segment.bytes", 1 << 30, "Start a new segment when one would grow larger.", 14, "log.segment.bytes"),
+    _int("segment.index.bytes", 10_485_760, "Accepted; indexes grow as needed.", 4,
+         "log.index.size.max.bytes"),
+    _long("segment.jitter.ms", 0, "Accepted; segments roll when their time has come.", 0, "log.roll.jitter.ms"),
+    _long("segment.ms", 7 * _DAY_MS, "Start a new segment when one is older.", 1, "log.roll.ms"),
+    _flag("unclean.leader.election.enable", "false", "Accepted; there is one replica.",
+          "unclean.leader.election.enable"),
+)  # fmt: skip
+
+_BROKER_ONLY = (
+    _flag("auto.create.topics.enable", "true", "Create a topic when a client first asks for it."),
+    _flag("delete.topic.enable", "true", "Accepted; topics can be deleted."),
+    _int("broker.id", 1, "The number of this node."),
+    _int("node.id", 1, "The number of this node."),
+    _int("default.replication.factor", 1, "There is one replica.", 1),
+    _flag("log.cleaner.enable", "true", "Compact topics whose cleanup.policy says so."),
+    _long("log.cleaner.backoff.ms", 15_000, "How often to look for something to compact.", 1),
+    _text("log.dirs", "", "The directory of the log."),
+    _long("log.retention.check.interval.ms", 300_000, "How often to look for segments that have expired.", 1),
+    _int("num.partitions", 1, "Partitions of a topic that is created without saying.", 1),
+    _int("offsets.topic.replication.factor", 1, "There is one replica.", 1),
+    _int("socket.request.max.bytes", 104_857_600, "The largest request that is taken.", 1),
+    _int("transaction.state.log.replication.factor", 1, "There is one replica.", 1),
+    _int("transaction.state.log.min.isr", 1, "There is one replica.", 1),
+)
+
+_GROUP_TABLE = (
+    _int("consumer.heartbeat.interval.ms", 5000, "How often members of a consumer group report.", 1),
+    _int("consumer.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),
+    _text("share.auto.offset.reset", "latest", "Where a share group starts: latest, earliest, by_duration:PT1H."),
+    _int("share.heartbeat.interval.ms", 5000, "How often members of a share group report.", 1),
+    _text("share.isolation.level", "read_uncommitted", "Whether a share group gets records of open transactions.",
+          ("read_uncommitted", "read_committed")),
+    _int("share.record.lock.duration.ms", 30_000, "How long a record is a consumer's before it comes back.", 1),
+    _int("share.delivery.count.limit", 5, "How often a record is given out before it is given up.", 1),
+    _int("share.partition.max.record.locks", 2000, "Records of a partition that may be out at a time.", 1),
+    _int("share.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),
+    _int("streams.heartbeat.interval.ms", 5000, "How often members of a streams group report.", 1),
+    _int("streams.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),
+)  # fmt: skip
+
+_FIXED = {"broker.id", "node.id", "log.dirs", "socket.request.max.bytes", "auto.create.topics.enable",
+          "delete.topic.enable", "offsets.topic.replication.factor", "transaction.state.log.replication.factor",
+          "transaction.state.log.min.isr", "default.replication.factor", "num.partitions",
+          "log.retention.check.interval.ms", "log.cleaner.backoff.ms", "log.cleaner.enable"}  # fmt: skip
+
+
+def _as_brokers(config: Config) -> Config:
+    return Config(
+        name=config.broker_name or config.name, type=config.type, default=config.default, doc=config.doc,
+        low=config.low, high=config.high, choices=config.choices,
+    )  # fmt: skip
+
+
+def _fixed(config: Config) -> Config:
+    return Config(
+        name=config.name, type=config.type, default=config.default, doc=config.doc, low=config.low,
+        high=config.high, choices=config.choices, read_only=config.name in _FIXED,
+    )  # fmt: skip
+
+
+def _by_name(rows: tuple[Config, ...]) -> dict[str, Config]:
+    return {row.name: row for row in sorted(rows, key=lambda row: row.name)}
+
+
+TABLES: dict[Kind, dict[str, Config]] = {
+    Kind.TOPIC: _by_name(_TOPIC_TABLE),
+    Kind.BROKER: _by_name((*map(_as_brokers, _TOPIC_TABLE), *map(_fixed, _BROKER_ONLY))),
+    Kind.GROUP: _by_name(_GROUP_TABLE),
+}
+
+
+# -- checking -------------------------------------------------------------------------------------------------
+
+
+def check_config(kind: Kind, name: str, value: str) -> None:
+    """An InvalidConfig that names the offender, if there is no such config or it does not take the value."""
+    config = TABLES[kind].get(name)
+    if config is None:
+        raise InvalidConfig(f"unknown {kind.name.lower()} config name: {name}")
+    problem = _CHECKS[config.type](config, value)
+    if problem:
+        raise InvalidConfig(f"invalid value {value!r} for configuration {name}: {problem}")
+
+
+def check_configs(kind: Kind, values: Mapping[str, str]) -> None:
+    """Check every config of a new topic, or of a change."""
+    for name, value in values.items():
+        check_config(kind, name, value)
+    if kind is Kind.TOPIC:
+        low, high = values.get("min.compaction.lag.ms"), values.get("max.compaction.lag.ms")
+        if low is not None and high is not None and int(low) > int(high):
+            raise InvalidConfig(
+                f"invalid value {low!r} for configuration min.compaction.lag.ms: "
+                f"it is above max.compaction.lag.ms, which is {high}"
+            )
+
+
+def _check_number(config: Config, value: str, read: Callable[[str], float]) -> str | None:
+    try:
+        number = read(value)
+    except ValueError:
+        return f"not a number of type {config.type.name}"
+    if (config.low is not None and number < config.low) or (config.high is not None and number > config.high):
+        return f"expected a value from {config.low} to {config.high}"
+    return None
+
+
+def _check_choice(config: Config, value: str) -> str | None:
+    if config.choices and value not in config.choices:
+        return f"expected one of {', '.join(config.choices)}"
+    return None
+
+
+def _check_list(config: Config, value: str) -> str | None:
+    items = split_list(value)
+    problem = next(filter(None, (_check_choice(config, item) for item in items)), None)
+    return problem or (None if len(set(items)) == len(items) else "an item stands twice")
+
+
+_CHECKS: dict[Type, Callable[[Config, str], str | None]] = {
+    Type.BOOLEAN: lambda config, value: None if value in ("true", "false") else "expected true or false",
+    Type.STRING: _check_choice,
+    Type.LIST: _check_list,
+    Type.INT: lambda config, value: _check_number(config, value, int),
+    Type.LONG: lambda config, value: _check_number(config, value, int),
+    Type.DOUBLE: lambda config, value: _check_number(config, value, float),
+}
+
+
+# -- values ---------------------------------------------------------------------------------------------------
+
+
+def split_list(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def broker_values(static: Mapping[str, str], dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:
+    """Every config of the broker: changed while it runs, else set when it started, else the default."""
+    found = {}
+    for name, config in TABLES[Kind.BROKER].items():
+        said = [(name, dynamic[name], Source.DYNAMIC_BROKER)] if name in dynamic else []
+        if name in static and static[name] != config.default:
+            said.append((name, static[name], Source.STATIC_BROKER))
+        said.append((name, config.default, Source.DEFAULT))
+        found[name] = ConfigValue(config=config, value=said[0][1], source=said[0][2], synonyms=tuple(said))
+    return found
+
+
+def topic_values(on_topic: Mapping[str, str], broker: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    """Every config of a topic: set on it, else the broker's."""
+    found = {}
+    for name, config in TABLES[Kind.TOPIC].items():
+        said = [(name, on_topic[name], Source.TOPIC)] if name in on_topic else []
+        said += broker[config.broker_name or name].synonyms
+        found[name] = ConfigValue(config=config, value=said[0][1], source=said[0][2], synonyms=tuple(said))
+    return found
+
+
+def group_values(on_group: Mapping[str, str]) -> dict[str, ConfigValue]:
+    """Every config of a group: set on it, else the default."""
+    return {
+        name: ConfigValue(
+            config=config,
+            value=on_group.get(name, config.default),
+            source=Source.GROUP if name in on_group else Source.DEFAULT,
+        )
+        for name, config in TABLES[Kind.GROUP].items()
+    }
+
+
+def topic_config(values: Mapping[str, ConfigValue]) -> TopicConfig:
+    """What the broker acts on."""
+
+    def text(name: str) -> str:
+        return values[name].value
+
+    policy = split_list(text("cleanup.policy"))
+    return TopicConfig(
+        compact="compact" in policy,
+        delete="delete" in policy,
+        retention_ms=int(text("retention.ms")),
+        retention_bytes=int(text("retention.bytes")),
+        segment_bytes=int(text("segment.bytes")),
+        segment_ms=int(text("segment.ms")),
+        max_message_bytes=int(text("max.message.bytes")),
+        log_append_time=text("message.timestamp.type") == "LogAppendTime",
+        min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
+        min_compaction_lag_ms=int(text("min.compaction.lag.ms")),
+        max_compaction_lag_ms=int(text("max.compaction.lag.ms")),
+        delete_retention_ms=int(text("delete.retention.ms")),
+        durability=text("headwater.durability"),
+        archive_dir=text("remote.archive.dir"),
+    )
