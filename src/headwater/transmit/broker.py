@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from headwater.errors import InvalidError
-from headwater.transmit.handlers import Asker, Handler, cluster, groups, records, topics
+from headwater.transmit.handlers import Asker, Handler, cluster, group_configs, groups, queues, records, topics
 from headwater.transmit.node import Node
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
 from headwater.transmit.wire.fetch import write_fetch
@@ -44,7 +44,11 @@ HANDLERS: dict[int, Handler] = {
     32: topics.describe_configs,
     37: topics.create_partitions,
     42: groups.delete_groups,
+    44: group_configs.incremental_alter_configs,
     60: cluster.describe_cluster,
+    76: queues.share_group_heartbeat,
+    78: queues.share_fetch,
+    79: queues.share_acknowledge,
 }
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from headwater.clock import Clock
 from headwater.transmit.catalog import Catalog
 from headwater.transmit.durability import Durability
+from headwater.transmit.group_store import GroupStore
 from headwater.transmit.groups import Groups
 from headwater.transmit.log.partition import LogSettings
+from headwater.transmit.queues import Queues
 from headwater.transmit.topics import Topics
 
 NODE_ID = 1
@@ -56,6 +58,8 @@ class Node:
     catalog: Catalog
     topics: Topics
     groups: Groups
+    group_store: GroupStore
+    queues: Queues
 
 
 def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Node:
@@ -67,4 +71,14 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         log_settings=LogSettings(segment_bytes=settings.segment_bytes),
         durability=settings.durability,
     )
-    return Node(settings=settings, endpoint=endpoint, clock=clock, catalog=catalog, topics=topics, groups=Groups())
+    group_store = GroupStore(settings.data / "meta.db")
+    return Node(
+        settings=settings,
+        endpoint=endpoint,
+        clock=clock,
+        catalog=catalog,
+        topics=topics,
+        groups=Groups(),
+        group_store=group_store,
+        queues=Queues(topics, group_store, clock),
+    )

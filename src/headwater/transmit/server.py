@@ -177,6 +177,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*(connection.close() for connection in self._connections))
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._node.queues.close()
         await self._node.topics.close()
         self._node.catalog.close()
         self._lock.release()
@@ -184,7 +185,9 @@ class Server:
     async def _expire_groups(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_EVERY_S)
-            self._node.groups.expire(self._node.clock.monotonic())
+            now = self._node.clock.monotonic()
+            self._node.groups.expire(now)
+            self._node.queues.expire(now)
 
     async def _sync_logs(self) -> None:
         while True:

@@ -12,6 +12,7 @@ from kafka.protocol.admin import (
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.transmit.catalog import TopicEntry, check_topic_name
 from headwater.transmit.handlers import Asker
+from headwater.transmit.handlers.group_configs import GROUP_RESOURCE, group_config_values
 from headwater.transmit.node import Node
 from headwater.transmit.wire.codes import Code
 
@@ -146,6 +147,8 @@ def _describe(node: Node, asked: Any) -> Any:
         configs = _topic_configs(node, entry)
     elif asked.resource_type == _BROKER:
         configs = {name: (value, _DEFAULT) for name, value in _broker_configs(node).items()}
+    elif asked.resource_type == GROUP_RESOURCE:
+        configs = group_config_values(node, asked.resource_name)
     else:
         code, message = Code.INVALID_REQUEST, f"resources of type {asked.resource_type} have no configs here"
     wanted = asked.configuration_keys

@@ -23,6 +23,8 @@ from kafka.protocol.admin import (
     DescribeConfigsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
@@ -59,6 +61,15 @@ from kafka.protocol.producer import (
     InitProducerIdResponse,
     ProduceRequest,
     ProduceResponse,
+)
+
+from headwater.transmit.wire.groups import (
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
 )
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
@@ -105,7 +116,11 @@ APIS = _table(
     (DescribeConfigsRequest, DescribeConfigsResponse, 1, 4),
     (CreatePartitionsRequest, CreatePartitionsResponse, 0, 3),
     (DeleteGroupsRequest, DeleteGroupsResponse, 0, 2),
+    (IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 0, 1),
     (DescribeClusterRequest, DescribeClusterResponse, 0, 2),
+    (ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, 1, 1),
+    (ShareFetchRequest, ShareFetchResponse, 1, 2),
+    (ShareAcknowledgeRequest, ShareAcknowledgeResponse, 1, 2),
 )
 
 
