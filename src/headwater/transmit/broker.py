@@ -10,7 +10,19 @@ from collections.abc import Awaitable
 from typing import Any
 
 from headwater.errors import InvalidError
-from headwater.transmit.handlers import Asker, Handler, cluster, group_configs, groups, queues, records, topics
+from headwater.transmit.handlers import (
+    Asker,
+    Handler,
+    cluster,
+    consumers,
+    group_admin,
+    group_configs,
+    groups,
+    queue_admin,
+    queues,
+    records,
+    topics,
+)
 from headwater.transmit.node import Node
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
 from headwater.transmit.wire.fetch import write_fetch
@@ -34,8 +46,8 @@ HANDLERS: dict[int, Handler] = {
     12: groups.heartbeat,
     13: groups.leave_group,
     14: groups.sync_group,
-    15: groups.describe_groups,
-    16: groups.list_groups,
+    15: group_admin.describe_groups,
+    16: group_admin.list_groups,
     18: cluster.api_versions,
     19: topics.create_topics,
     20: topics.delete_topics,
@@ -43,12 +55,18 @@ HANDLERS: dict[int, Handler] = {
     23: records.offset_for_leader_epoch,
     32: topics.describe_configs,
     37: topics.create_partitions,
-    42: groups.delete_groups,
+    42: group_admin.delete_groups,
     44: group_configs.incremental_alter_configs,
     60: cluster.describe_cluster,
+    68: consumers.consumer_group_heartbeat,
+    69: consumers.consumer_group_describe,
     76: queues.share_group_heartbeat,
+    77: queue_admin.share_group_describe,
     78: queues.share_fetch,
     79: queues.share_acknowledge,
+    90: queue_admin.describe_share_group_offsets,
+    91: queue_admin.alter_share_group_offsets,
+    92: queue_admin.delete_share_group_offsets,
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from headwater.clock import Clock
 from headwater.transmit.catalog import Catalog
+from headwater.transmit.consumers import Consumers
 from headwater.transmit.durability import Durability
 from headwater.transmit.group_store import GroupStore
 from headwater.transmit.groups import Groups
@@ -60,6 +61,7 @@ class Node:
     groups: Groups
     group_store: GroupStore
     queues: Queues
+    consumers: Consumers
 
 
 def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Node:
@@ -81,4 +83,5 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         groups=Groups(),
         group_store=group_store,
         queues=Queues(topics, group_store, clock),
+        consumers=Consumers(topics.sizes),
     )

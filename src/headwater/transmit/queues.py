@@ -93,9 +93,7 @@ class Queues:
             if request.epoch != 0:
                 return MemberError.UNKNOWN_MEMBER
             group = ShareGroup(id=group_id)
-        reply = group.heartbeat(
-            request, self._partition_counts(), self._clock.monotonic(), members_max=MEMBERS_MAX
-        )
+        reply = group.heartbeat(request, self._topics.sizes(), self._clock.monotonic(), members_max=MEMBERS_MAX)
         if isinstance(reply, MemberError):
             return reply
         self._groups[group_id] = group
@@ -107,9 +105,6 @@ class Queues:
             if entry is not None:
                 self.share(group_id, (entry.id, name.partition))
         return reply
-
-    def _partition_counts(self) -> dict[str, int]:
-        return {entry.name: entry.partitions for entry in self._topics.entries()}
 
     def close_session(self, group: str, member: str) -> None:
         """Take back what a member has, because it fetches no more."""
@@ -240,7 +235,7 @@ class Queues:
         for group in self._groups.values():
             silent = group.silent(now, self.settings(group.id).number(SHARE_SESSION_MS) / 1000)
             if silent:
-                group.remove(silent, self._partition_counts())
+                group.remove(silent, self._topics.sizes())
             for member in silent:
                 self.close_session(group.id, member)
         due = [item for item in self._late if item[0] <= now]

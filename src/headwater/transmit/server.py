@@ -18,6 +18,7 @@ from headwater.errors import ConflictError, InvalidError
 from headwater.locks import FolderLock
 from headwater.transmit import broker
 from headwater.transmit.durability import INTERVAL_S
+from headwater.transmit.group_configs import CONSUMER_SESSION_MS
 from headwater.transmit.node import BrokerSettings, Endpoint, Node, open_node
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
 
@@ -188,6 +189,10 @@ class Server:
             now = self._node.clock.monotonic()
             self._node.groups.expire(now)
             self._node.queues.expire(now)
+            self._node.consumers.expire(now, self._session_s)
+
+    def _session_s(self, group: str) -> float:
+        return self._node.queues.settings(group).number(CONSUMER_SESSION_MS) / 1000
 
     async def _sync_logs(self) -> None:
         while True:
