@@ -4,18 +4,14 @@ What a record's fate means is in `shares`, who is a member in `share_members`. H
 a change that is answered is in the store before. Everything happens in the broker's loop.
 """
 
-import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headwater.clock import Clock
-from headwater.errors import HeadwaterError
-from headwater.record import Record, TopicPartition
-from headwater.transmit.batch import decode_batch, encode_batch, walk
-from headwater.transmit.deadletters import letters
+from headwater.transmit.batch import walk
 from headwater.transmit.group_configs import SHARE_SESSION_MS, GroupSettings
 from headwater.transmit.group_store import GroupKind, GroupStore, StoredShare
+from headwater.transmit.letterbox import Letter, Letterbox
 from headwater.transmit.share_members import (
     MemberError,
     Place,
@@ -27,12 +23,8 @@ from headwater.transmit.share_members import (
 from headwater.transmit.shares import Acknowledgement, ShareError, SharePartition, Span
 from headwater.transmit.topics import Partition, Topics
 
-logger = logging.getLogger(__name__)
-
 MEMBERS_MAX = 200
 """Kafka's own default of group.share.max.size."""
-LETTER_RETRY_S = 5.0
-_READ_BYTES = 1 << 20
 
 Wake = Callable[[], None]
 Key = tuple[str, Place]
@@ -46,11 +38,32 @@ class Lent:
     spans: list[Span]
 
 
+class Waiters:
+    """Who waits for records of a group to come back."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[Wake]] = {}
+
+    def add(self, group: str, wake: Wake) -> None:
+        self._waiting.setdefault(group, set()).add(wake)
+
+    def discard(self, group: str, wake: Wake) -> None:
+        waiting = self._waiting.get(group, set())
+        waiting.discard(wake)
+        if not waiting:
+            self._waiting.pop(group, None)
+
+    def wake(self, group: str) -> None:
+        for wake in self._waiting.get(group, ()):
+            wake()
+
+
 class Queues:
     """All share groups of the broker."""
 
     def __init__(self, topics: Topics, store: GroupStore, clock: Clock) -> None:
         self.sessions = Sessions()
+        self.waiters = Waiters()
         self._topics = topics
         self._store = store
         self._clock = clock
@@ -58,9 +71,7 @@ class Queues:
             name: ShareGroup(id=name) for name, kind in store.kinds().items() if kind is GroupKind.SHARE
         }
         self._shares: dict[Key, SharePartition] = {}
-        self._waiting: dict[str, set[Wake]] = {}
-        self._writing: set[asyncio.Task[None]] = set()
-        self._late: list[tuple[float, Key, Span]] = []
+        self._letterbox = Letterbox(topics, clock, self.settings, self._on_written)
         for stored in store.shares():
             if topics.entry(stored.topic_id) is None:
                 store.delete_shares(stored.group, stored.topic_id)
@@ -68,6 +79,7 @@ class Queues:
             limits = self.settings(stored.group).limits
             key = (stored.group, (stored.topic_id, stored.partition))
             self._shares[key] = SharePartition(stored.start, stored.spans, limits)
+            self._save(key)  # letters that were not written when the broker died are written now
 
     # -- what there is ----------------------------------------------------------------------------------------
 
@@ -116,7 +128,7 @@ class Queues:
         for place, share in self.shares(group).items():
             if share.release(member, limits):
                 self._save((group, place))
-        self._wake(group)
+        self.waiters.wake(group)
 
     def delete(self, group: str) -> None:
         """Forget a group and where it stood."""
@@ -193,7 +205,7 @@ class Queues:
         error = share.acknowledge(member, acks, self.settings(group).limits, self._clock.monotonic())
         if error is None:
             self._save((group, place))
-            self._wake(group)
+            self.waiters.wake(group)
         return error
 
     def move(self, group: str, place: Place, offset: int) -> None:
@@ -211,19 +223,6 @@ class Queues:
             self._store.delete_shares(group, place[0])
         return bool(places)
 
-    # -- waiting ----------------------------------------------------------------------------------------------
-
-    def on_available(self, group: str, wake: Wake) -> None:
-        """Call `wake` when records of the group have come back."""
-        self._waiting.setdefault(group, set()).add(wake)
-
-    def forget(self, group: str, wake: Wake) -> None:
-        self._waiting.get(group, set()).discard(wake)
-
-    def _wake(self, group: str) -> None:
-        for wake in self._waiting.get(group, ()):
-            wake()
-
     # -- time -------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
@@ -231,22 +230,18 @@ class Queues:
         for key, share in list(self._shares.items()):
             if share.expire(self.settings(key[0]).limits, now):
                 self._save(key)
-                self._wake(key[0])
+                self.waiters.wake(key[0])
         for group in self._groups.values():
             silent = group.silent(now, self.settings(group.id).number(SHARE_SESSION_MS) / 1000)
             if silent:
                 group.remove(silent, self._topics.sizes())
             for member in silent:
                 self.close_session(group.id, member)
-        due = [item for item in self._late if item[0] <= now]
-        if due:
-            self._late = [item for item in self._late if item[0] > now]
-            for _, key, letter in due:
-                self._start_letter(key, letter)
+        self._letterbox.retry(now)
 
     async def close(self) -> None:
         """Wait for dead letters that are being written."""
-        await asyncio.gather(*self._writing, return_exceptions=True)
+        await self._letterbox.close()
         self._store.close()
 
     # -- inside -----------------------------------------------------------------------------------------------
@@ -255,8 +250,9 @@ class Queues:
         """Keep how a partition stands; first bury what nobody wants a letter of."""
         share = self._shares[key]
         for letter in share.take_letters():
-            if self.settings(key[0]).deadletter_topic:
-                self._start_letter(key, letter)
+            source = self.partition(key[1])
+            if source is not None and self.settings(key[0]).deadletter_topic:
+                self._letterbox.post(Letter(group=key[0], place=key[1], source=source, span=letter))
             else:
                 share.bury(letter)
         group, (topic_id, partition) = key
@@ -270,54 +266,9 @@ class Queues:
             )
         )
 
-    def _start_letter(self, key: Key, letter: Span) -> None:
-        task = asyncio.get_running_loop().create_task(self._write_letter(key, letter))
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
-
-    async def _write_letter(self, key: Key, letter: Span) -> None:
-        """Write the letters of a range, wait until they are safe, and only then let the range go."""
-        group, place = key
-        source = self.partition(place)
-        if source is None or key not in self._shares:
-            return
-        settings = self.settings(group)
-        try:
-            records = _records_of(source, letter) if settings.copies_record else None
-            target = self._letter_partition(settings.deadletter_topic, source.name)
-            for batch in letters(group, source.name, letter, records, self._clock.now_ms()):
-                appended = self._topics.append(target, memoryview(bytearray(encode_batch(batch))))
-                await target.wait_durable(appended.next_offset)
-        except (HeadwaterError, OSError) as error:
-            logger.error(
-                "cannot write dead letters of group %r for %s, offsets %d to %d, will try again: %s",
-                group, source.name, letter.first, letter.last, error,
-            )  # fmt: skip
-            self._late.append((self._clock.monotonic() + LETTER_RETRY_S, key, letter))
-            return
-        share = self._shares.get(key)
+    def _on_written(self, letter: Letter) -> None:
+        share = self._shares.get((letter.group, letter.place))
         if share is not None:
-            share.bury(letter)
-            self._save(key)
-            self._wake(group)
-
-    def _letter_partition(self, topic: str, source: TopicPartition) -> Partition:
-        entry = self._topics.entry(topic) or self._topics.create(topic, 1, {})
-        partition = self._topics.partition(topic, source.partition % entry.partitions)
-        assert partition is not None
-        return partition
-
-
-def _records_of(partition: Partition, span: Span) -> dict[int, Record]:
-    """The records of a range, as far as the log still has them."""
-    found: dict[int, Record] = {}
-    at = max(span.first, partition.log.start_offset)
-    while at <= span.last:
-        data = partition.log.read(at, _READ_BYTES)
-        if not data:
-            break
-        for place, header in walk(data):
-            at = header.next_offset
-            if not header.is_control and header.base_offset <= span.last:
-                found |= {r.offset: r for r in decode_batch(data, place) if span.first <= r.offset <= span.last}
-    return found
+            share.bury(letter.span)
+            self._save((letter.group, letter.place))
+            self.waiters.wake(letter.group)

@@ -164,6 +164,12 @@ class SharePartition:
 
         Whole batches are given out, so `records_max` may be passed by the last of them, unless it is `exact`.
         """
+        deadline = now + limits.lock_s
+        self._soonest = min(self._soonest, deadline)
+
+        def lent(span: Span) -> Span:
+            return replace(span, state=State.ACQUIRED, count=span.count + 1, member=member, deadline=deadline)
+
         taken: list[Span] = []
         count = 0
         for first, last in batches:
@@ -176,7 +182,7 @@ class SharePartition:
                     continue
                 low = max(span.first, first)
                 high = min(span.last, last, low + room - 1)
-                taken += self._lend(low, high, member, now + limits.lock_s)
+                taken += self._change(low, high, lent)
                 count += high - low + 1
                 room -= high - low + 1
             if self.end <= last:
@@ -198,16 +204,6 @@ class SharePartition:
             high = min(high, low + room - 1)
         if low <= high:
             _append(self._spans, Span(low, high, State.AVAILABLE))
-
-    def _lend(self, first: int, last: int, member: str, deadline: float) -> list[Span]:
-        self._soonest = min(self._soonest, deadline)
-        return self._change(
-            first,
-            last,
-            lambda span: replace(
-                span, state=State.ACQUIRED, count=span.count + 1, member=member, deadline=deadline
-            ),
-        )
 
     # -- taking back ------------------------------------------------------------------------------------------
 

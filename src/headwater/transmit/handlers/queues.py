@@ -173,13 +173,13 @@ async def _wait(node: Node, group: str, session: Session, seconds: float) -> Non
     partitions = [p for p in map(node.queues.partition, session.places) if p is not None]
     for partition in partitions:
         partition.on_advance(news.set)
-    node.queues.on_available(group, news.set)
+    node.queues.waiters.add(group, news.set)
     try:
         await asyncio.wait_for(news.wait(), seconds)
     except TimeoutError:
         pass
     finally:
-        node.queues.forget(group, news.set)
+        node.queues.waiters.discard(group, news.set)
         for partition in partitions:
             partition.forget(news.set)
 
