@@ -175,7 +175,7 @@ def test_a_group_of_one_kind_is_closed_to_the_other(broker: Broker) -> None:
         members.join("orders")
         members.until(split_evenly(members, [4], 4))
         stranger = old.join("orders")
-        with pytest.raises((AssertionError, KafkaException), match="(?i)inconsistent"):
+        with pytest.raises((AssertionError, KafkaException), match=r"(?i)inconsistent"):
             old.until(lambda: False)
         old.leave(stranger)
         members.close()  # and once it is empty, it may become a classic one

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from headwater.cli import broker, demo, doctor, run, topic, view
+from headwater.cli import broker, demo, doctor, group, queue, run, topic, view
 from headwater.errors import HeadwaterError
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app.command("demo", rich_help_panel="Apps")(demo.demo)
 app.add_typer(view.app, name="view", rich_help_panel="Apps")
 app.command("broker", rich_help_panel="The log")(broker.broker)
 app.add_typer(topic.app, name="topic", rich_help_panel="The log")
+app.add_typer(group.app, name="group", rich_help_panel="The log")
+app.add_typer(queue.app, name="queue", rich_help_panel="The log")
 app.command("doctor", rich_help_panel="This machine")(doctor.doctor)
 
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
