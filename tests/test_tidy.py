@@ -19,6 +19,7 @@ EXCEPTIONS = {
     "embedded.py:__init__": "settings pass through by keyword",
     "broker.py:broker": "options of a command",
     "run.py:run": "options of a command",
+    "group.py:reset_offsets": "options of a command",
 }
 
 

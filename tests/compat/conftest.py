@@ -170,9 +170,9 @@ class Confluent:
             consumer.close()
         return found.offset
 
-    def member(self, topic: str, group: str, instance_id: str | None = None) -> "ConfluentMember":
+    def member(self, topic: str, group: str, instance_id: str | None = None, **settings: Any) -> "ConfluentMember":
         static = {"group.instance.id": instance_id} if instance_id else {}
-        consumer = self._consumer(group, **static)
+        consumer = self._consumer(group, **static, **settings)
         consumer.subscribe([topic])
         return ConfluentMember(consumer)
 
@@ -306,9 +306,11 @@ class KafkaPython:
         finally:
             consumer.close()
 
-    def member(self, topic: str, group: str, instance_id: str | None = None) -> "KafkaPythonMember":
+    def member(
+        self, topic: str, group: str, instance_id: str | None = None, **settings: Any
+    ) -> "KafkaPythonMember":
         static = {"group_instance_id": instance_id} if instance_id else {}
-        consumer = self._consumer(group, **static)
+        consumer = self._consumer(group, **static, **settings)
         consumer.subscribe([topic])
         return KafkaPythonMember(consumer)
 
@@ -484,11 +486,11 @@ class Aiokafka:
 
         return self._with_consumer(group, lambda consumer: consumer.committed(TopicPartition(topic, partition)))
 
-    def member(self, topic: str, group: str, instance_id: str | None = None) -> "AiokafkaMember":
+    def member(self, topic: str, group: str, instance_id: str | None = None, **settings: Any) -> "AiokafkaMember":
         static = {"group_instance_id": instance_id} if instance_id else {}
 
         async def start() -> Any:
-            consumer = self._consumer(group, **static)
+            consumer = self._consumer(group, **static, **settings)
             consumer.subscribe([topic])
             await consumer.start()
             return consumer

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
+from headwater.record import Record, TopicPartition
+from headwater.transmit import group_client
+from headwater.transmit.batch import encode_batch
+from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +42,20 @@ def test_broker_program_of_the_readme(tmp_path: Path) -> None:
 def test_kafka_client_program(tmp_path: Path, broker: Broker) -> None:
     (program,) = blocks("docs/how-to/kafka-clients.md", "python")
     assert run(program.replace("127.0.0.1:9092", broker.bootstrap_servers), tmp_path) == "b'1'\n"
+
+
+def test_queue_program(tmp_path: Path, broker: Broker) -> None:
+    (program,) = blocks("docs/how-to/queues.md", "python")
+    jobs = TopicPartition("jobs", 0)
+    with Client(broker.bootstrap_servers) as client:
+        client.create_topic("jobs")
+        client.produce(jobs, encode_batch([Record(value=b"one"), Record(value=b"two")]))
+        change = IncrementalAlterConfigsRequest.AlterConfigsResource
+        earliest = change.AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")
+        resource = change(resource_type=32, resource_name="workers", configs=[earliest])
+        client.call(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
+        run(program.replace("127.0.0.1:9092", broker.bootstrap_servers), tmp_path)
+        assert group_client.share_starts(client, "workers")[jobs].start == 2
 
 
 @pytest.mark.filterwarnings("default")

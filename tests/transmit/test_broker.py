@@ -11,6 +11,7 @@ from headwater.record import Record, TopicPartition
 from headwater.transmit.batch import encode_batch
 from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
+from headwater.transmit.wire import groups as wire
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, PRODUCE
 from headwater.transmit.wire.frame import skip_tags
 from headwater.transmit.wire.produce import VERSION_MIN as PRODUCE_VERSION_MIN
@@ -71,6 +72,7 @@ def build(key: int, version: int, topic_id: Any) -> Any:
         admin.CreateTopicsRequest,
         admin.CreatePartitionsRequest,
     )
+    alter, fetched_topic = admin.IncrementalAlterConfigsRequest, wire.ShareFetchRequest.FetchTopic
     member = {"group_id": "g", "member_id": "nobody", "group_instance_id": None}
     records = encode_batch([Record(value=b"w")])
     builders = {
@@ -104,7 +106,7 @@ def build(key: int, version: int, topic_id: Any) -> Any:
         8: lambda: commit(
             group_id="g", generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
             retention_time_ms=-1,
-            topics=[commit.OffsetCommitRequestTopic(**name, partitions=[
+            topics=[commit.OffsetCommitRequestTopic(**name, topic_id=topic_id, partitions=[
                 commit.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
                     partition_index=0, committed_offset=1, committed_leader_epoch=0, committed_metadata="m")])],
         ),
@@ -112,7 +114,8 @@ def build(key: int, version: int, topic_id: Any) -> Any:
             group_id="g", require_stable=False,
             topics=[fetched.OffsetFetchRequestTopic(**name, partition_indexes=[0])],
             groups=[fetched.OffsetFetchRequestGroup(group_id="g", member_id=None, member_epoch=-1, topics=[
-                fetched.OffsetFetchRequestGroup.OffsetFetchRequestTopics(**name, partition_indexes=[0])])],
+                fetched.OffsetFetchRequestGroup.OffsetFetchRequestTopics(
+                    **name, topic_id=topic_id, partition_indexes=[0])])],
         ),
         10: lambda: metadata.FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"]),
         11: lambda: consumer.JoinGroupRequest(
@@ -157,7 +160,34 @@ def build(key: int, version: int, topic_id: Any) -> Any:
             topics=[grow.CreatePartitionsTopic(name="orders", count=3, assignments=None)],
         ),
         42: lambda: admin.DeleteGroupsRequest(groups_names=["g"]),
+        44: lambda: alter(
+            validate_only=False,
+            resources=[alter.AlterConfigsResource(resource_type=32, resource_name="g", configs=[
+                alter.AlterConfigsResource.AlterableConfig(
+                    name="share.auto.offset.reset", config_operation=0, value="earliest")])],
+        ),
         60: lambda: admin.DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=1),
+        68: lambda: wire.ConsumerGroupHeartbeatRequest(
+            group_id="new", member_id="m" * version, member_epoch=0, rebalance_timeout_ms=1000,
+            subscribed_topic_names=["orders"], topic_partitions=[],
+        ),
+        69: lambda: wire.ConsumerGroupDescribeRequest(group_ids=["new"], include_authorized_operations=False),
+        76: lambda: wire.ShareGroupHeartbeatRequest(
+            group_id="q", member_id="m", member_epoch=0, subscribed_topic_names=["orders"]),
+        77: lambda: wire.ShareGroupDescribeRequest(group_ids=["q"], include_authorized_operations=False),
+        78: lambda: wire.ShareFetchRequest(
+            group_id="q", member_id="m", share_session_epoch=0, max_wait_ms=0, min_bytes=1, max_bytes=1000,
+            max_records=10, batch_size=10, share_acquire_mode=0, forgotten_topics_data=[],
+            topics=[fetched_topic(topic_id=topic_id, partitions=[
+                fetched_topic.FetchPartition(partition_index=0, acknowledgement_batches=[])])],
+        ),
+        79: lambda: wire.ShareAcknowledgeRequest(
+            group_id="q", member_id="m", share_session_epoch=1, topics=[]),
+        90: lambda: wire.DescribeShareGroupOffsetsRequest(
+            groups=[wire.DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(
+                group_id="q", topics=None)]),
+        91: lambda: wire.AlterShareGroupOffsetsRequest(group_id="q", topics=[]),
+        92: lambda: wire.DeleteShareGroupOffsetsRequest(group_id="q", topics=[]),
         **admin_builders(),
     }  # fmt: skip
     return builders[key]() if key in builders else build_transactional(key)
@@ -241,6 +271,7 @@ def admin_builders() -> dict[int, Any]:
 EXPECTED = {
     11: {0, 79}, 12: {25}, 13: {0, 25}, 14: {25}, 15: {0, 69}, 42: {69},
     25: {49}, 26: {49}, 28: {49}, 65: {105},
+    69: {69}, 77: {69}, 79: {122}, 90: {0, 69}, 91: {69}, 92: {69},
     29: {54}, 30: {54}, 31: {54}, 43: {0, 84}, 47: {69}, 50: {0, 91},
 }  # fmt: skip
 """Codes of requests about a member, group or transaction that is not there, and of what one node does not have."""

@@ -118,11 +118,11 @@ def consume_records(
     from headwater.transmit.client import Client
 
     with Client(bootstrap_servers) as client:
-        for partition, record in islice(_records(client, name, offset), limit):
+        for partition, record in islice(records_of(client, name, offset), limit):
             print(json.dumps(_as_json(name, partition, record), ensure_ascii=False))
 
 
-def _records(client: "Client", topic: str, offset: int | None) -> "Iterator[tuple[int, Record]]":
+def records_of(client: "Client", topic: str, offset: int | None) -> "Iterator[tuple[int, Record]]":
     """The records of each partition in turn, up to where it ended when we asked."""
     from headwater.errors import InvalidError
     from headwater.record import TopicPartition

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafka.protocol.admin import CreateTopicsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
@@ -28,8 +28,14 @@ LATEST, EARLIEST = -1, -2
 TIMEOUT_S = 30.0
 FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
-# Above these, Fetch and Produce name topics by id only; names are what we have.
-_VERSION_CAPS = {FetchRequest.API_KEY: 12, ProduceRequest.API_KEY: 9, MetadataRequest.API_KEY: 12}
+# Above these, records and offsets name topics by id only; names are what we have.
+_VERSION_CAPS = {
+    FetchRequest.API_KEY: 12,
+    ProduceRequest.API_KEY: 9,
+    MetadataRequest.API_KEY: 12,
+    OffsetCommitRequest.API_KEY: 9,
+    OffsetFetchRequest.API_KEY: 9,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +204,9 @@ class Client:
         _check(answer.error_code, f"append to {partition}", answer.error_message)
         return int(answer.base_offset)
 
-    def call(self, request: Any) -> Any:
-        """Send any request to whoever answers first, and wait for the response."""
-        return self._call(None, request)
+    def call(self, request: Any, *, node: int | None = None) -> Any:
+        """Send any other request, to a node or to whoever answers, and wait for the response."""
+        return self._call(node, request)
 
     def close(self) -> None:
         for connection in self._connections.values():

@@ -193,18 +193,16 @@ _BROKER_ONLY = (
 )
 
 _GROUP_TABLE = (
-    _int("consumer.heartbeat.interval.ms", 5000, "How often members of a consumer group report.", 1),
+    _int("consumer.heartbeat.interval.ms", 1000, "How often members of a consumer group report.", 1),
     _int("consumer.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),
+    _flag("errors.deadletterqueue.copy.record.enable", "false", "Whether a dead letter carries the record."),
+    _text("errors.deadletterqueue.topic.name", "", "Where records go that are rejected or given up."),
     _text("share.auto.offset.reset", "latest", "Where a share group starts: latest, earliest, by_duration:PT1H."),
-    _int("share.heartbeat.interval.ms", 5000, "How often members of a share group report.", 1),
-    _text("share.isolation.level", "read_uncommitted", "Whether a share group gets records of open transactions.",
-          ("read_uncommitted", "read_committed")),
-    _int("share.record.lock.duration.ms", 30_000, "How long a record is a consumer's before it comes back.", 1),
     _int("share.delivery.count.limit", 5, "How often a record is given out before it is given up.", 1),
+    _int("share.heartbeat.interval.ms", 1000, "How often members of a share group report.", 1),
     _int("share.partition.max.record.locks", 2000, "Records of a partition that may be out at a time.", 1),
+    _int("share.record.lock.duration.ms", 30_000, "How long a record is a consumer's before it comes back.", 1),
     _int("share.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),
-    _int("streams.heartbeat.interval.ms", 5000, "How often members of a streams group report.", 1),
-    _int("streams.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),
 )  # fmt: skip
 
 _FIXED = {"broker.id", "node.id", "log.dirs", "socket.request.max.bytes", "auto.create.topics.enable",

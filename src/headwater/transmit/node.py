@@ -14,11 +14,14 @@ from pathlib import Path
 from headwater.clock import Clock
 from headwater.errors import InvalidError
 from headwater.transmit.catalog import Catalog
+from headwater.transmit.consumers import Consumers
 from headwater.transmit.coordinator import Coordinator, TransactionSettings
 from headwater.transmit.durability import Durability
+from headwater.transmit.group_store import GroupStore
 from headwater.transmit.groups import Groups
 from headwater.transmit.ledger import Ledger
 from headwater.transmit.log.partition import LogSettings
+from headwater.transmit.queues import Queues
 from headwater.transmit.topics import Topics
 
 logger = logging.getLogger(__name__)
@@ -77,6 +80,9 @@ class Node:
     topics: Topics
     groups: Groups
     transactions: Coordinator
+    group_store: GroupStore
+    queues: Queues
+    consumers: Consumers
 
 
 def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Node:
@@ -107,6 +113,7 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         ),
         clock.now_ms,
     )
+    group_store = GroupStore(settings.data / "meta.db")
     return Node(
         settings=settings,
         endpoint=endpoint,
@@ -115,4 +122,7 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         topics=topics,
         groups=Groups(),
         transactions=transactions,
+        group_store=group_store,
+        queues=Queues(topics, group_store, clock),
+        consumers=Consumers(topics.sizes),
     )

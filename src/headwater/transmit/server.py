@@ -19,6 +19,7 @@ from headwater.errors import ConflictError, InvalidError
 from headwater.locks import FolderLock
 from headwater.transmit import broker
 from headwater.transmit.durability import INTERVAL_S
+from headwater.transmit.group_configs import CONSUMER_SESSION_MS
 from headwater.transmit.node import BrokerSettings, Endpoint, Node, open_node
 from headwater.transmit.upkeep import Upkeep
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
@@ -192,6 +193,7 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._node.transactions.close()
         self._upkeep.close()
+        await self._node.queues.close()
         await self._node.topics.close()
         self._node.catalog.close()
         self._lock.release()
@@ -199,7 +201,13 @@ class Server:
     async def _expire_groups(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_EVERY_S)
-            self._node.groups.expire(self._node.clock.monotonic())
+            now = self._node.clock.monotonic()
+            self._node.groups.expire(now)
+            self._node.queues.expire(now)
+            self._node.consumers.expire(now, self._session_s)
+
+    def _session_s(self, group: str) -> float:
+        return self._node.queues.settings(group).number(CONSUMER_SESSION_MS) / 1000
 
     async def _sync_logs(self) -> None:
         while True:

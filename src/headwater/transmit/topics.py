@@ -216,6 +216,10 @@ class Topics:
     def entries(self) -> list[TopicEntry]:
         return sorted(self._catalog.topics.values(), key=lambda entry: entry.name)
 
+    def sizes(self) -> dict[str, int]:
+        """How many partitions each topic has."""
+        return {entry.name: entry.partitions for entry in self._catalog.topics.values()}
+
     def entry(self, topic: str | uuid.UUID) -> TopicEntry | None:
         """A topic by its name or its id."""
         if isinstance(topic, str):

@@ -14,6 +14,8 @@ from headwater.transmit.node import CLUSTER_ID, NODE_ID, Node
 from headwater.transmit.wire.apis import APIS
 from headwater.transmit.wire.codes import Code
 
+_FEATURES = {"group.version": 1, "share.version": 1}
+_FEATURES_FROM_0_IN = 4  # older clients take a feature whose lowest version is 0 for an error (KAFKA-17492)
 _NO_ID = uuid.UUID(int=0)
 _EVERY_TOPIC_IF_EMPTY = 0  # in this version of Metadata an empty list means all; later ones have null for it
 
@@ -29,7 +31,16 @@ def api_versions(node: Node, request: Any, asker: Asker) -> Any:
             )
             for api in APIS.values()
         ],
+        supported_features=[
+            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            for name, level in _FEATURES.items()
+            if asker.version >= _FEATURES_FROM_0_IN
+        ],
         finalized_features_epoch=0,
+        finalized_features=[
+            ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in _FEATURES.items()
+        ],
     )
 
 

@@ -13,6 +13,7 @@ from kafka.protocol.admin import (
 from headwater.errors import InvalidError
 from headwater.transmit import configs
 from headwater.transmit.configs import TABLES, ConfigValue, InvalidConfig, Kind, Type, split_list
+from headwater.transmit.group_configs import check_config as check_group_config
 from headwater.transmit.handlers import Asker
 from headwater.transmit.node import NODE_ID, Node
 from headwater.transmit.wire.codes import Code
@@ -99,7 +100,7 @@ def list_config_resources(node: Node, request: Any, asker: Asker) -> Any:
     names = {
         Kind.TOPIC: [entry.name for entry in node.topics.entries()],
         Kind.BROKER: [str(NODE_ID)],
-        Kind.GROUP: list(node.catalog.configs(Kind.GROUP)),
+        Kind.GROUP: node.group_store.configured(),
     }
     return ListConfigResourcesResponse(
         error_code=Code.NONE,
@@ -166,6 +167,8 @@ def _alter(node: Node, asked: Any, change: Change, *, validate_only: bool) -> No
     known = _set_on(node, kind, name)
     fresh = change(asked, known)
     configs.check_configs(kind, fresh)
+    if kind is Kind.GROUP:
+        _check_group(name, fresh)
     fixed = [key for key in fresh.keys() | known.keys() if TABLES[kind][key].read_only]
     if fixed and fresh != known:
         raise InvalidConfig(f"cannot change {', '.join(sorted(fixed))}: it is set when the broker starts")
@@ -174,14 +177,28 @@ def _alter(node: Node, asked: Any, change: Change, *, validate_only: bool) -> No
     if kind is Kind.TOPIC:
         node.catalog.set_topic_configs(name, fresh)
         node.topics.apply_configs([name])
+    elif kind is Kind.GROUP:
+        node.group_store.set_configs(name, fresh)
     else:
         node.catalog.set_configs(kind, name, fresh)
-    if kind is Kind.BROKER:
         node.topics.apply_configs(entry.name for entry in node.topics.entries())
 
 
+def _check_group(name: str, fresh: Mapping[str, str]) -> None:
+    """What the settings of a group mean says more about them than their types do."""
+    if not name:
+        raise InvalidError("cannot change the configs of a group without a name")
+    for key, value in fresh.items():
+        try:
+            check_group_config(key, value)
+        except InvalidError as error:
+            raise InvalidConfig(str(error)) from error
+
+
 def _set_on(node: Node, kind: Kind, name: str) -> dict[str, str]:
-    if kind is not Kind.TOPIC:
+    if kind is Kind.GROUP:
+        return dict(node.group_store.configs(name))
+    if kind is Kind.BROKER:
         return node.catalog.configs(kind).get(name, {})
     entry = node.topics.entry(name)
     if entry is None:

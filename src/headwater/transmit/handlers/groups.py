@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kafka.protocol.admin import DeleteGroupsResponse, DescribeGroupsResponse, ListGroupsResponse
 from kafka.protocol.consumer import (
     HeartbeatResponse,
     JoinGroupResponse,
@@ -16,8 +15,11 @@ from kafka.protocol.consumer import (
 
 from headwater.record import TopicPartition
 from headwater.transmit.catalog import CommittedOffset
+from headwater.transmit.consumers import ConsumerError
 from headwater.transmit.handlers import Asker
-from headwater.transmit.membership import Group, GroupError, GroupState, JoinReply, JoinRequest, SyncReply
+from headwater.transmit.handlers.consumers import CODES as CONSUMER_CODES
+from headwater.transmit.handlers.kinds import may_be_classic
+from headwater.transmit.membership import GroupError, JoinReply, JoinRequest, SyncReply
 from headwater.transmit.node import Node
 from headwater.transmit.wire.codes import Code
 
@@ -25,12 +27,12 @@ OFFSET_METADATA_MAX = 4096
 _MEMBER_ID_REQUIRED_FROM = 4
 _MANY_MEMBERS_FROM = 3
 _MANY_GROUPS_FROM = 8
-_NOT_FOUND_FROM = 6
-_CONSUMER = "consumer"
+_MEMBER_EPOCH_FROM = 9
+_TOPIC_ID_FROM = 10
 
 Reply = TypeVar("Reply", JoinReply, SyncReply)
 
-_CODES = {
+CODES = {
     GroupError.NONE: Code.NONE,
     GroupError.UNKNOWN_MEMBER: Code.UNKNOWN_MEMBER_ID,
     GroupError.ILLEGAL_GENERATION: Code.ILLEGAL_GENERATION,
@@ -53,6 +55,8 @@ async def join_group(node: Node, request: Any, asker: Asker) -> Any:
         return _joined(JoinReply(member_id=request.member_id), asker, Code.INVALID_GROUP_ID)
     if request.session_timeout_ms <= 0:
         return _joined(JoinReply(member_id=request.member_id), asker, Code.INVALID_SESSION_TIMEOUT)
+    if not may_be_classic(node, request.group_id):
+        return _joined(JoinReply(member_id=request.member_id), asker, Code.INCONSISTENT_GROUP_PROTOCOL)
     # Before version 1 a member had one timeout for both.
     rebalance_ms = request.rebalance_timeout_ms if asker.version >= 1 else request.session_timeout_ms
     member = JoinRequest(
@@ -69,7 +73,7 @@ async def join_group(node: Node, request: Any, asker: Asker) -> Any:
     answer: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
     node.groups.join(request.group_id, member, _to(answer), node.clock.monotonic())
     reply = await answer
-    return _joined(reply, asker, _CODES[reply.error])
+    return _joined(reply, asker, CODES[reply.error])
 
 
 def _to(answer: asyncio.Future[Reply]) -> Callable[[Reply], None]:
@@ -115,7 +119,7 @@ async def sync_group(node: Node, request: Any, asker: Asker) -> Any:
     )
     reply = await answer
     return SyncGroupResponse(
-        error_code=_CODES[reply.error],
+        error_code=CODES[reply.error],
         protocol_type=reply.protocol_type,
         protocol_name=reply.protocol,
         assignment=reply.assignment,
@@ -130,7 +134,7 @@ def heartbeat(node: Node, request: Any, asker: Asker) -> Any:
         node.clock.monotonic(),
         request.group_instance_id,
     )
-    return HeartbeatResponse(error_code=_CODES[error])
+    return HeartbeatResponse(error_code=CODES[error])
 
 
 def leave_group(node: Node, request: Any, asker: Asker) -> Any:
@@ -138,7 +142,7 @@ def leave_group(node: Node, request: Any, asker: Asker) -> Any:
     now = node.clock.monotonic()
     if asker.version < _MANY_MEMBERS_FROM:
         return LeaveGroupResponse(
-            error_code=_CODES[node.groups.leave(request.group_id, request.member_id, None, now)]
+            error_code=CODES[node.groups.leave(request.group_id, request.member_id, None, now)]
         )
     return LeaveGroupResponse(
         error_code=Code.NONE,
@@ -146,7 +150,7 @@ def leave_group(node: Node, request: Any, asker: Asker) -> Any:
             LeaveGroupResponse.MemberResponse(
                 member_id=m.member_id,
                 group_instance_id=m.group_instance_id,
-                error_code=_CODES[node.groups.leave(request.group_id, m.member_id, m.group_instance_id, now)],
+                error_code=CODES[node.groups.leave(request.group_id, m.member_id, m.group_instance_id, now)],
             )
             for m in request.members
         ],
@@ -158,35 +162,57 @@ def leave_group(node: Node, request: Any, asker: Asker) -> Any:
 
 def offset_commit(node: Node, request: Any, asker: Asker) -> Any:
     """Remember how far a group has come, where the committer may say so."""
-    error = node.groups.check_commit(
-        request.group_id,
-        request.member_id,
-        request.generation_id_or_member_epoch,
-        node.clock.monotonic(),
-        request.group_instance_id,
-    )
+    refusal = _check_committer(node, request, asker)
     accepted: list[tuple[TopicPartition, CommittedOffset]] = []
     topics = []
     for topic in request.topics:
         partitions = []
+        name, unknown = _named(node, topic, asker)
         for p in topic.partitions:
-            code = _CODES[error] or check_commit(node, topic.name, p)
+            code = refusal or unknown or check_commit(node, name, p)
             if code == Code.NONE:
-                accepted.append((TopicPartition(topic.name, p.partition_index), committed(p)))
+                accepted.append((TopicPartition(name, p.partition_index), committed(p)))
             partitions.append(
                 OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponsePartition(
                     partition_index=p.partition_index, error_code=code
                 )
             )
-        topics.append(OffsetCommitResponse.OffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+        topics.append(
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=name, topic_id=topic.topic_id, partitions=partitions
+            )
+        )
     if accepted:
         node.catalog.commit_offsets(request.group_id, accepted, now_ms=node.clock.now_ms())
     return OffsetCommitResponse(topics=topics)
 
 
+def _check_committer(node: Node, request: Any, asker: Asker) -> Code:
+    """Whether the one who commits may; in a group of the new protocol the generation is its member's epoch."""
+    epoch = request.generation_id_or_member_epoch
+    group = node.consumers.get(request.group_id)
+    if group is None:
+        error = node.groups.check_commit(
+            request.group_id, request.member_id, epoch, node.clock.monotonic(), request.group_instance_id
+        )
+        return CODES[error]
+    refused = group.check_offsets(request.member_id, epoch)
+    if refused is ConsumerError.STALE_EPOCH and asker.version < _MEMBER_EPOCH_FROM:
+        return Code.UNSUPPORTED_VERSION  # it could not tell what is wrong
+    return CONSUMER_CODES[refused] if refused else Code.NONE
+
+
+def _named(node: Node, topic: Any, asker: Asker) -> tuple[str, Code]:
+    """The name of a topic, which newer versions give by its id."""
+    if asker.version < _TOPIC_ID_FROM:
+        return topic.name, Code.NONE
+    entry = node.topics.entry(topic.topic_id)
+    return (entry.name, Code.NONE) if entry else ("", Code.UNKNOWN_TOPIC_ID)
+
+
 def group_code(error: GroupError) -> Code:
     """The number of a group's error."""
-    return _CODES[error]
+    return CODES[error]
 
 
 def check_commit(node: Node, topic: str, asked: Any) -> Code:
@@ -210,134 +236,64 @@ def committed(asked: Any) -> CommittedOffset:
 def offset_fetch(node: Node, request: Any, asker: Asker) -> Any:
     """Tell how far groups have come, for some partitions or all they ever committed."""
     if asker.version < _MANY_GROUPS_FROM:
-        topics = _fetched(node, request, request, OffsetFetchResponse.OffsetFetchResponseTopic)
+        topics = _fetched(node, request, request, OffsetFetchResponse.OffsetFetchResponseTopic, asker)
         return OffsetFetchResponse(error_code=Code.NONE, topics=topics)
+    return OffsetFetchResponse(groups=[_fetched_group(node, request, group, asker) for group in request.groups])
+
+
+def _offset_code(topic: str, undecided: bool) -> Code:
+    if not topic:
+        return Code.UNKNOWN_TOPIC_ID
+    return Code.UNSTABLE_OFFSET_COMMIT if undecided else Code.NONE
+
+
+def _fetched_group(node: Node, request: Any, asked: Any, asker: Asker) -> Any:
     shape = OffsetFetchResponse.OffsetFetchResponseGroup
-    return OffsetFetchResponse(
-        groups=[
-            shape(
-                group_id=group.group_id,
-                error_code=Code.NONE,
-                topics=_fetched(node, request, group, shape.OffsetFetchResponseTopics),
-            )
-            for group in request.groups
-        ]
-    )
+    group = node.consumers.get(asked.group_id)
+    # Only a member says who it is; from outside anybody may look.
+    is_member = group is not None and asked.member_id and asked.member_epoch >= 0
+    refused = group.check_offsets(asked.member_id, asked.member_epoch) if group and is_member else None
+    if refused is not None:
+        return shape(group_id=asked.group_id, error_code=CONSUMER_CODES[refused], topics=[])
+    topics = _fetched(node, request, asked, shape.OffsetFetchResponseTopics, asker)
+    return shape(group_id=asked.group_id, error_code=Code.NONE, topics=topics)
 
 
-def _fetched(node: Node, request: Any, asked: Any, shape: Any) -> list[Any]:
-    known = node.catalog.committed_offsets(asked.group_id)
+def _fetched(node: Node, request: Any, asked: Any, shape: Any, asker: Asker) -> list[Any]:
+    stable = node.catalog.committed_offsets(asked.group_id)
     unstable = node.transactions.pending_offsets(asked.group_id) if request.require_stable else set()
+    wanted: list[tuple[str, Any, list[int]]] = []
     if asked.topics is None:
-        wanted: dict[str, list[int]] = {}
-        for tp in known | dict.fromkeys(unstable):
-            wanted.setdefault(tp.topic, []).append(tp.partition)
+        every = stable | dict.fromkeys(unstable)
+        names = dict.fromkeys(tp.topic for tp in every)
+        wanted = [(name, None, [tp.partition for tp in every if tp.topic == name]) for name in names]
     else:
-        wanted = {topic.name: topic.partition_indexes for topic in asked.topics}
+        by_id = asker.version >= _TOPIC_ID_FROM
+        wanted = [
+            (_named(node, t, asker)[0], t.topic_id if by_id else None, t.partition_indexes) for t in asked.topics
+        ]
     partition_shape = getattr(shape, "OffsetFetchResponsePartition", None) or shape.OffsetFetchResponsePartitions
     nothing = CommittedOffset(offset=-1, leader_epoch=-1, metadata="")
     topics = []
-    for topic, numbers in wanted.items():
-        undecided = [number for number in numbers if TopicPartition(topic, number) in unstable]
-        found = [(n, nothing if n in undecided else known.get(TopicPartition(topic, n), nothing)) for n in numbers]
+    for name, topic_id, numbers in wanted:
+        entry = node.topics.entry(name)
+        known = topic_id or (entry.id if entry else None)
+        undecided = [number for number in numbers if TopicPartition(name, number) in unstable]
+        found = [(n, nothing if n in undecided else stable.get(TopicPartition(name, n), nothing)) for n in numbers]
         topics.append(
             shape(
-                name=topic,
+                name=name,
                 partitions=[
                     partition_shape(
                         partition_index=number,
                         committed_offset=at.offset,
                         committed_leader_epoch=at.leader_epoch,
                         metadata=at.metadata,
-                        error_code=Code.UNSTABLE_OFFSET_COMMIT if number in undecided else Code.NONE,
+                        error_code=_offset_code(name, number in undecided),
                     )
                     for number, at in found
                 ],
+                **({"topic_id": known} if known and asker.version >= _TOPIC_ID_FROM else {}),
             )
         )
     return topics
-
-
-# -- looking at groups ----------------------------------------------------------------------------------------
-
-
-def list_groups(node: Node, request: Any, asker: Asker) -> Any:
-    """Groups with members, and those that have only left offsets."""
-    known = {group.id: group for group in node.groups.all()}
-    for name in node.catalog.groups():
-        known.setdefault(name, Group(id=name, protocol_type=_CONSUMER))
-    states = [state.lower() for state in request.states_filter or []]
-    types = [kind.lower() for kind in request.types_filter or []]
-    return ListGroupsResponse(
-        error_code=Code.NONE,
-        groups=[
-            ListGroupsResponse.ListedGroup(
-                group_id=group.id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type="classic",
-            )
-            for group in known.values()
-            if (not states or group.state.value.lower() in states) and (not types or "classic" in types)
-        ],
-    )
-
-
-def describe_groups(node: Node, request: Any, asker: Asker) -> Any:
-    return DescribeGroupsResponse(groups=[_described(node, name, asker) for name in request.groups])
-
-
-def _described(node: Node, name: str, asker: Asker) -> Any:
-    shape = DescribeGroupsResponse.DescribedGroup
-    group = node.groups.get(name)
-    if group is None and name in node.catalog.groups():
-        group = Group(id=name, protocol_type=_CONSUMER)
-    if group is None:
-        # Old versions know no such error and are told that the group is dead.
-        code = Code.GROUP_ID_NOT_FOUND if asker.version >= _NOT_FOUND_FROM else Code.NONE
-        return shape(
-            error_code=code,
-            error_message=f"there is no group {name!r}",
-            group_id=name,
-            group_state=GroupState.DEAD.value,
-            protocol_type="",
-            protocol_data="",
-            members=[],
-        )
-    return shape(
-        error_code=Code.NONE,
-        error_message=None,
-        group_id=name,
-        group_state=group.state.value,
-        protocol_type=group.protocol_type or "",
-        protocol_data=group.protocol or "",
-        members=[
-            shape.DescribedGroupMember(
-                member_id=member.id,
-                group_instance_id=member.request.instance_id,
-                client_id=member.request.client_id,
-                client_host=member.request.client_host,
-                member_metadata=member.metadata(group.protocol),
-                member_assignment=member.assignment,
-            )
-            for member in group.members.values()
-        ],
-    )
-
-
-def delete_groups(node: Node, request: Any, asker: Asker) -> Any:
-    return DeleteGroupsResponse(
-        results=[
-            DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=_CODES[_delete(node, name)])
-            for name in request.groups_names
-        ]
-    )
-
-
-def _delete(node: Node, name: str) -> GroupError:
-    if node.groups.get(name) is None and name not in node.catalog.groups():
-        return GroupError.NOT_FOUND
-    error = node.groups.delete(name)
-    if error is GroupError.NONE:
-        node.catalog.delete_group(name)
-    return error

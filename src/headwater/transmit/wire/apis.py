@@ -107,6 +107,27 @@ from kafka.protocol.producer import (
     WriteTxnMarkersResponse,
 )
 
+from headwater.transmit.wire.groups import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 
 
@@ -134,8 +155,8 @@ APIS = _table(
     (FetchRequest, FetchResponse, 4, 18),
     (ListOffsetsRequest, ListOffsetsResponse, 1, 11),
     (MetadataRequest, MetadataResponse, 0, 13),
-    (OffsetCommitRequest, OffsetCommitResponse, 2, 9),
-    (OffsetFetchRequest, OffsetFetchResponse, 1, 9),
+    (OffsetCommitRequest, OffsetCommitResponse, 2, 10),
+    (OffsetFetchRequest, OffsetFetchResponse, 1, 10),
     (FindCoordinatorRequest, FindCoordinatorResponse, 0, 6),
     (JoinGroupRequest, JoinGroupResponse, 0, 9),
     (HeartbeatRequest, HeartbeatResponse, 0, 4),
@@ -175,6 +196,15 @@ APIS = _table(
     (DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, 0, 0),
     (ListConfigResourcesRequest, ListConfigResourcesResponse, 0, 1),
     (DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, 0, 0),
+    (ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, 0, 1),
+    (ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, 0, 1),
+    (ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, 1, 1),
+    (ShareGroupDescribeRequest, ShareGroupDescribeResponse, 1, 1),
+    (ShareFetchRequest, ShareFetchResponse, 1, 2),
+    (ShareAcknowledgeRequest, ShareAcknowledgeResponse, 1, 2),
+    (DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse, 0, 1),
+    (AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse, 0, 0),
+    (DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse, 0, 0),
 )
 
 

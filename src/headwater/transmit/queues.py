@@ -1,0 +1,274 @@
+"""Share groups while the broker runs: their members, sessions and partitions, kept on disk, with dead letters.
+
+What a record's fate means is in `shares`, who is a member in `share_members`. Here they meet the log and the disk:
+a change that is answered is in the store before. Everything happens in the broker's loop.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headwater.clock import Clock
+from headwater.transmit.batch import walk
+from headwater.transmit.group_configs import SHARE_SESSION_MS, GroupSettings
+from headwater.transmit.group_store import GroupKind, GroupStore, StoredShare
+from headwater.transmit.letterbox import Letter, Letterbox
+from headwater.transmit.share_members import (
+    MemberError,
+    Place,
+    Sessions,
+    ShareGroup,
+    ShareHeartbeat,
+    ShareReply,
+)
+from headwater.transmit.shares import Acknowledgement, ShareError, SharePartition, Span
+from headwater.transmit.topics import Partition, Topics
+
+MEMBERS_MAX = 200
+"""Kafka's own default of group.share.max.size."""
+
+Wake = Callable[[], None]
+Key = tuple[str, Place]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """What a fetch gets of one partition: whole batches, and the ranges in them that are the member's."""
+
+    records: bytes
+    spans: list[Span]
+
+
+class Waiters:
+    """Who waits for records of a group to come back."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[Wake]] = {}
+
+    def add(self, group: str, wake: Wake) -> None:
+        self._waiting.setdefault(group, set()).add(wake)
+
+    def discard(self, group: str, wake: Wake) -> None:
+        waiting = self._waiting.get(group, set())
+        waiting.discard(wake)
+        if not waiting:
+            self._waiting.pop(group, None)
+
+    def wake(self, group: str) -> None:
+        for wake in self._waiting.get(group, ()):
+            wake()
+
+
+class Queues:
+    """All share groups of the broker."""
+
+    def __init__(self, topics: Topics, store: GroupStore, clock: Clock) -> None:
+        self.sessions = Sessions()
+        self.waiters = Waiters()
+        self._topics = topics
+        self._store = store
+        self._clock = clock
+        self._groups = {
+            name: ShareGroup(id=name) for name, kind in store.kinds().items() if kind is GroupKind.SHARE
+        }
+        self._shares: dict[Key, SharePartition] = {}
+        self._letterbox = Letterbox(topics, clock, self.settings, self._on_written)
+        for stored in store.shares():
+            if topics.entry(stored.topic_id) is None:
+                store.delete_shares(stored.group, stored.topic_id)
+                continue
+            limits = self.settings(stored.group).limits
+            key = (stored.group, (stored.topic_id, stored.partition))
+            self._shares[key] = SharePartition(stored.start, stored.spans, limits)
+            self._save(key)  # letters that were not written when the broker died are written now
+
+    # -- what there is ----------------------------------------------------------------------------------------
+
+    def settings(self, group: str) -> GroupSettings:
+        return GroupSettings(configs=self._store.configs(group))
+
+    def group(self, group: str) -> ShareGroup | None:
+        return self._groups.get(group)
+
+    def groups(self) -> list[ShareGroup]:
+        return list(self._groups.values())
+
+    def shares(self, group: str) -> dict[Place, SharePartition]:
+        """The partitions that a group has begun."""
+        return {place: share for (name, place), share in self._shares.items() if name == group}
+
+    # -- members ----------------------------------------------------------------------------------------------
+
+    def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareReply | MemberError:
+        """Keep a member in, and begin the partitions it is given."""
+        group = self._groups.get(group_id)
+        if group is None:
+            if request.epoch != 0:
+                return MemberError.UNKNOWN_MEMBER
+            group = ShareGroup(id=group_id)
+        reply = group.heartbeat(request, self._topics.sizes(), self._clock.monotonic(), members_max=MEMBERS_MAX)
+        if isinstance(reply, MemberError):
+            return reply
+        self._groups[group_id] = group
+        self._store.set_kind(group_id, GroupKind.SHARE)
+        if request.epoch < 0:
+            self._release(group_id, request.member_id)
+        for name in reply.assignment or ():
+            entry = self._topics.entry(name.topic)
+            if entry is not None:
+                self.share(group_id, (entry.id, name.partition))
+        return reply
+
+    def close_session(self, group: str, member: str) -> None:
+        """Take back what a member has, because it fetches no more."""
+        self.sessions.drop(group, member)
+        self._release(group, member)
+
+    def _release(self, group: str, member: str) -> None:
+        limits = self.settings(group).limits
+        for place, share in self.shares(group).items():
+            if share.release(member, limits):
+                self._save((group, place))
+        self.waiters.wake(group)
+
+    def delete(self, group: str) -> None:
+        """Forget a group and where it stood."""
+        self._groups.pop(group, None)
+        for place in self.shares(group):
+            del self._shares[group, place]
+        self._store.delete(group)
+
+    # -- records ----------------------------------------------------------------------------------------------
+
+    def share(self, group: str, place: Place) -> SharePartition | None:
+        """A group's partition, begun where its settings say; None if there is no such partition."""
+        partition = self.partition(place)
+        if partition is None:
+            return None
+        key = (group, place)
+        share = self._shares.get(key)
+        if share is None:
+            share = self._shares[key] = SharePartition(self._first_offset(group, partition))
+            self._save(key)
+        elif share.forget_before(partition.log.start_offset):
+            self._save(key)
+        return share
+
+    def partition(self, place: Place) -> Partition | None:
+        entry = self._topics.entry(place[0])
+        return self._topics.partition(entry.name, place[1]) if entry else None
+
+    def _first_offset(self, group: str, partition: Partition) -> int:
+        reset = self.settings(group).reset
+        log = partition.log
+        if reset == "earliest":
+            return log.start_offset
+        if reset == "latest":
+            return log.high_watermark
+        found = log.offset_of_time(self._clock.now_ms() - int(reset))
+        return found.offset if found else log.high_watermark
+
+    def lend(
+        self, group: str, member: str, place: Place, *, bytes_max: int, records_max: int, exact: bool
+    ) -> Lent | None:
+        """Give a member records of a partition; None if there are none to give."""
+        share, partition = self.share(group, place), self.partition(place)
+        if share is None or partition is None:
+            return None
+        limits = self.settings(group).limits
+        at = share.next_offset(limits)
+        if at is None or at >= partition.log.high_watermark:
+            return None
+        data = partition.log.read(at, bytes_max)
+        batches = [(start, header) for start, header in walk(data) if not header.is_control]
+        spans = share.acquire(
+            member,
+            [(header.base_offset, header.next_offset - 1) for _, header in batches],
+            records_max=records_max,
+            limits=limits,
+            now=self._clock.monotonic(),
+            exact=exact,
+        )
+        if not spans:
+            return None
+        # From the batch that holds the first record lent to the one that holds the last.
+        inside = [b for b in batches if b[1].next_offset > spans[0].first and b[1].base_offset <= spans[-1].last]
+        end = inside[-1][0] + inside[-1][1].size
+        return Lent(records=data[inside[0][0] : end], spans=spans)
+
+    def acknowledge(
+        self, group: str, member: str, place: Place, acks: Sequence[Acknowledgement]
+    ) -> ShareError | None:
+        """Note what a member says of its records, on the disk too."""
+        share = self._shares.get((group, place))
+        if share is None:
+            return ShareError.INVALID_STATE
+        error = share.acknowledge(member, acks, self.settings(group).limits, self._clock.monotonic())
+        if error is None:
+            self._save((group, place))
+            self.waiters.wake(group)
+        return error
+
+    def move(self, group: str, place: Place, offset: int) -> None:
+        """Start a partition of a group anew, at an offset."""
+        self._shares[group, place] = SharePartition(offset)
+        self._store.set_kind(group, GroupKind.SHARE)
+        self._groups.setdefault(group, ShareGroup(id=group))
+        self._save((group, place))
+
+    def forget_topic(self, group: str, topic_id: object) -> bool:
+        """Forget where a group stood in a topic; whether it stood anywhere."""
+        places = [place for place in self.shares(group) if place[0] == topic_id]
+        for place in places:
+            del self._shares[group, place]
+            self._store.delete_shares(group, place[0])
+        return bool(places)
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> None:
+        """Take back what was lent for too long, and let silent members go."""
+        for key, share in list(self._shares.items()):
+            if share.expire(self.settings(key[0]).limits, now):
+                self._save(key)
+                self.waiters.wake(key[0])
+        for group in self._groups.values():
+            silent = group.silent(now, self.settings(group.id).number(SHARE_SESSION_MS) / 1000)
+            if silent:
+                group.remove(silent, self._topics.sizes())
+            for member in silent:
+                self.close_session(group.id, member)
+        self._letterbox.retry(now)
+
+    async def close(self) -> None:
+        """Wait for dead letters that are being written."""
+        await self._letterbox.close()
+        self._store.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _save(self, key: Key) -> None:
+        """Keep how a partition stands; first bury what nobody wants a letter of."""
+        share = self._shares[key]
+        for letter in share.take_letters():
+            source = self.partition(key[1])
+            if source is not None and self.settings(key[0]).deadletter_topic:
+                self._letterbox.post(Letter(group=key[0], place=key[1], source=source, span=letter))
+            else:
+                share.bury(letter)
+        group, (topic_id, partition) = key
+        self._store.save_share(
+            StoredShare(
+                group=group,
+                topic_id=topic_id,
+                partition=partition,
+                start=share.start,
+                spans=tuple(share.spans()),
+            )
+        )
+
+    def _on_written(self, letter: Letter) -> None:
+        share = self._shares.get((letter.group, letter.place))
+        if share is not None:
+            share.bury(letter.span)
+            self._save((letter.group, letter.place))
+            self.waiters.wake(letter.group)

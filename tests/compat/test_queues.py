@@ -1,0 +1,259 @@
+"""A queue as confluent-kafka's share consumer uses it: records one by one, acknowledged, released, rejected."""
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from headwater.record import Record, TopicPartition
+from headwater.transmit.batch import decode_batch, walk
+from headwater.transmit.client import Client
+from headwater.transmit.deadletters import Origin, origin_of
+from headwater.transmit.embedded import Broker
+
+PATIENCE_TURNS = 300
+SCRIPT = """
+import sys, time
+from headwater.transmit.embedded import Broker
+
+with Broker(sys.argv[1]) as broker:
+    print(broker.bootstrap_servers, flush=True)
+    time.sleep(600)
+"""
+
+
+class Queue:
+    """A topic `jobs` that share groups read, seen by users."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self._admin = AdminClient({"bootstrap.servers": servers})
+        self._open: list[ShareConsumer] = []
+
+    def create(self, partitions: int = 1) -> None:
+        self._admin.create_topics([NewTopic("jobs", partitions)])["jobs"].result(30)
+
+    def configure(self, group: str, **configs: str) -> None:
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def send(self, count: int, first: int = 0, partitions: int = 1) -> None:
+        producer = Producer({"bootstrap.servers": self.servers})
+        for n in range(first, first + count):
+            producer.produce("jobs", b"%d" % n, b"key", partition=n % partitions, headers={"n": b"%d" % n})
+        assert producer.flush(30) == 0
+
+    def consumer(self, group: str) -> ShareConsumer:
+        consumer = ShareConsumer(
+            {"bootstrap.servers": self.servers, "group.id": group, "share.acknowledgement.mode": "explicit"}
+        )
+        consumer.subscribe(["jobs"])
+        self._open.append(consumer)
+        return consumer
+
+    def close(self) -> None:
+        for consumer in self._open:
+            consumer.close()
+
+    def letters(self, topic: str) -> list[Record]:
+        with Client(self.servers) as client:
+            if topic not in client.topics():
+                return []
+            data = client.fetch(TopicPartition(topic, 0), 0)
+        return [record for at, _ in walk(data) for record in decode_batch(data, at)]
+
+
+@pytest.fixture
+def queue(broker: Broker) -> Iterator[Queue]:
+    queue = Queue(broker.bootstrap_servers)
+    yield queue
+    queue.close()
+
+
+def take(
+    consumer: ShareConsumer, done: Callable[[], bool], answer: Callable[[Any], AcknowledgeType | None]
+) -> None:
+    """Poll and answer each record until it is done; a record that is answered None is kept."""
+    for _ in range(PATIENCE_TURNS):
+        for message in consumer.poll(0.2):
+            assert message.error() is None
+            kind = answer(message)
+            if kind is not None:
+                consumer.acknowledge(message, kind)
+        results = consumer.commit_sync(30)
+        assert [error for error in results.values() if error] == []
+        if done():
+            return
+    raise AssertionError("it did not happen")
+
+
+def test_every_record_is_taken_once_by_one_of_two(queue: Queue) -> None:
+    queue.create(partitions=2)
+    queue.configure("workers", share_auto_offset_reset="earliest")
+    queue.send(500, partitions=2)
+    consumers = [queue.consumer("workers"), queue.consumer("workers")]
+    seen: Counter[int] = Counter()
+    takers: set[int] = set()
+
+    def accept(n: int) -> Callable[[Any], AcknowledgeType]:
+        def note(message: Any) -> AcknowledgeType:
+            seen[int(message.value())] += 1
+            takers.add(n)
+            assert message.delivery_count() == 1
+            return AcknowledgeType.ACCEPT
+
+        return note
+
+    sent = 500
+    for turn in range(PATIENCE_TURNS):
+        for n, consumer in enumerate(consumers):
+            take(consumer, lambda: True, accept(n))
+        if len(seen) == sent and takers == {0, 1}:
+            break
+        if len(seen) == sent:
+            queue.send(20, first=sent, partitions=2)
+            sent += 20
+        assert turn + 1 < PATIENCE_TURNS
+    assert seen == dict.fromkeys(range(sent), 1)
+
+
+def test_groups_are_independent_and_start_where_they_are_told(queue: Queue) -> None:
+    queue.create()
+    queue.send(3)
+    for group, reset in (("all", "earliest"), ("recent", "by_duration:PT1H"), ("new", "latest")):
+        queue.configure(group, share_auto_offset_reset=reset)
+    found: dict[str, list[int]] = {"all": [], "recent": [], "new": []}
+
+    def accept(group: str) -> Callable[[Any], AcknowledgeType]:
+        def note(message: Any) -> AcknowledgeType:
+            found[group].append(int(message.value()))
+            return AcknowledgeType.ACCEPT
+
+        return note
+
+    for group in ("all", "recent"):
+        take(queue.consumer(group), lambda group=group: len(found[group]) == 3, accept(group))
+    late = queue.consumer("new")
+    take(late, lambda: "new" in shares_begun(queue), accept("new"))
+    queue.send(2, first=3)
+    take(late, lambda: len(found["new"]) >= 2, accept("new"))
+    assert found == {"all": [0, 1, 2], "recent": [0, 1, 2], "new": [3, 4]}
+
+
+def shares_begun(queue: Queue) -> set[str]:
+    """The groups that have begun a partition."""
+    from headwater.transmit.wire.groups import DescribeShareGroupOffsetsRequest
+
+    shape = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+    with Client(queue.servers) as client:
+        request = DescribeShareGroupOffsetsRequest(groups=[shape(group_id="new", topics=None)])
+        return {group.group_id for group in client._call(None, request).groups if group.topics}
+
+
+def test_a_released_record_comes_back_and_a_rejected_one_becomes_a_letter(queue: Queue) -> None:
+    queue.create()
+    queue.configure(
+        "workers", share_auto_offset_reset="earliest", errors_deadletterqueue_topic_name="jobs.dead",
+        errors_deadletterqueue_copy_record_enable="true", share_delivery_count_limit="3",
+    )  # fmt: skip
+    queue.send(4)
+    counts: dict[int, list[int]] = {n: [] for n in range(4)}
+    answers = {0: AcknowledgeType.ACCEPT, 1: AcknowledgeType.REJECT, 2: AcknowledgeType.RELEASE}
+
+    def answer(message: Any) -> AcknowledgeType:
+        n = int(message.value())
+        counts[n].append(message.delivery_count())
+        again = n == 3 and len(counts[3]) == 1
+        return AcknowledgeType.RELEASE if again else answers.get(n, AcknowledgeType.ACCEPT)
+
+    take(queue.consumer("workers"), lambda: len(queue.letters("jobs.dead")) == 2, answer)
+    assert counts == {0: [1], 1: [1], 2: [1, 2, 3], 3: [1, 2]}
+    rejected, worn_out = sorted(queue.letters("jobs.dead"), key=lambda record: record.value or b"")
+    assert (rejected.key, rejected.value, rejected.headers[0]) == (b"key", b"1", ("n", b"1"))
+    jobs = TopicPartition("jobs", 0)
+    assert origin_of(rejected) == Origin(
+        group="workers", partition=jobs, offset=1, delivery_count=1, message="Offset rejected by client."
+    )
+    assert origin_of(worn_out) == Origin(
+        group="workers", partition=jobs, offset=2, delivery_count=3, message="Delivery count limit exceeded."
+    )
+
+
+def test_what_a_silent_consumer_holds_goes_to_another(queue: Queue) -> None:
+    queue.create()
+    queue.configure("workers", share_auto_offset_reset="earliest", share_record_lock_duration_ms="1000")
+    queue.send(5)
+    held: list[int] = []
+    take(queue.consumer("workers"), lambda: len(held) == 5, lambda message: held.append(message.offset()))
+    counts: dict[int, int] = {}
+
+    def accept(message: Any) -> AcknowledgeType:
+        counts[message.offset()] = message.delivery_count()
+        return AcknowledgeType.ACCEPT
+
+    take(queue.consumer("workers"), lambda: len(counts) == 5, accept)
+    assert counts == dict.fromkeys(range(5), 2)
+
+
+def test_a_killed_broker_forgets_no_acknowledgement(data: Path) -> None:
+    def start() -> "tuple[subprocess.Popen[str], Queue]":
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", SCRIPT, str(data)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        return process, Queue(process.stdout.readline().strip())
+
+    def kill(process: "subprocess.Popen[str]") -> None:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+    process, queue = start()
+    accepted: set[int] = set()
+    try:
+        queue.create()
+        queue.configure("workers", share_auto_offset_reset="earliest")
+        queue.send(100)
+        seen: set[int] = set()
+
+        def some(message: Any) -> AcknowledgeType | None:
+            seen.add(message.offset())
+            if message.offset() % 3:
+                return None
+            accepted.add(message.offset())
+            return AcknowledgeType.ACCEPT
+
+        take(queue.consumer("workers"), lambda: len(seen) == 100, some)
+    finally:
+        kill(process)
+    process, again = start()
+    try:
+        left: Counter[int] = Counter()
+
+        def accept(message: Any) -> AcknowledgeType:
+            left[message.offset()] += 1
+            return AcknowledgeType.ACCEPT
+
+        take(again.consumer("workers"), lambda: len(left) >= 100 - len(accepted), accept)
+        assert set(left) == set(range(100)) - accepted
+        again.close()
+    finally:
+        kill(process)
+        queue.close()
