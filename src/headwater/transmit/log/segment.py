@@ -265,7 +265,9 @@ def recover_segment(path: Path, pool: FilePool) -> tuple[Segment, int]:
     segment._verified = Regions(saved.size) if saved.size else None
     segment._open = _open_for_writing(path, saved.index)
     fd = segment._open.fd
-    at, reason = scan(fd, at=saved.size, end=file_size, next_offset=saved.next_offset, note=segment._note)
+    at, reason = scan(
+        fd, at=saved.size, end=file_size, next_offset=saved.next_offset, note=segment._note, gaps=False
+    )
     if reason is None:
         return segment, 0
     if find_batch(fd, at=at, end=file_size, next_offset=segment.next_offset) is not None:
