@@ -221,7 +221,7 @@ class Segment:
         return fresh._open
 
     def _is_overlapped(self, position: int, next_offset: int) -> bool:
-        """Whether the batch there starts before an offset: then a base offset is wrong, which no checksum tells."""
+        """Whether the batch there starts before an offset: a base offset is wrong, which no checksum tells."""
         data = self.read(position, HEADER_BYTES)
         return len(data) == HEADER_BYTES and read_header(data).base_offset < next_offset
 
