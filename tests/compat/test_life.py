@@ -24,6 +24,9 @@ from confluent_kafka.admin import (
 )
 
 from headwater.clock import ManualClock
+from headwater.errors import UnavailableError
+from headwater.record import Record, TopicPartition
+from headwater.transmit.batch import encode_batch
 
 with warnings.catch_warnings():
     # kafka-python loads its messages with a function that is deprecated from Python 3.11 to 3.12.
@@ -31,6 +34,7 @@ with warnings.catch_warnings():
     import kafka
     import kafka.admin
 
+    from headwater.transmit.client import LATEST, Client
     from headwater.transmit.embedded import Broker
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
@@ -176,6 +180,23 @@ def test_a_broker_config_is_the_default_of_its_topics(life: Life) -> None:
     assert (found.value, found.source) == ("12345", 2)
     with pytest.raises(KafkaException):
         life.alter("broker", "1", "log.dirs", "/elsewhere")
+
+
+def test_a_group_has_configs(life: Life) -> None:
+    assert life.configs("group", "workers")["share.auto.offset.reset"].value == "latest"
+    life.alter("group", "workers", "share.auto.offset.reset", "earliest")
+    life.restart()
+    found = life.configs("group", "workers")["share.auto.offset.reset"]
+    assert (found.value, found.source) == ("earliest", 8)
+
+
+def test_durability_is_a_config_of_the_topic(life: Life) -> None:
+    life.create("quick", headwater_durability="never")
+    life.produce("quick", [("k", "v")], acks="all")
+    assert life.read("quick") == [(0, b"k", b"v")]
+    life.alter("topic", "quick", "headwater.durability", "fsync")
+    life.produce("quick", [("k", "w")], acks="all")
+    assert life.read("quick", 1) == [(1, b"k", b"w")]
 
 
 def test_kafka_python_alters_and_describes_configs(life: Life) -> None:
@@ -329,6 +350,37 @@ def test_a_damaged_byte_is_an_error_and_everything_else_is_served(
         assert seen == list(range(first))
     finally:
         consumer.close()
+
+
+def test_a_damaged_open_segment_takes_no_records_and_loses_none(
+    life: Life, caplog: pytest.LogCaptureFixture
+) -> None:
+    life.create("orders")
+    life.produce("orders", [("k", str(n) * 50) for n in range(10)])
+    life.broker.stop()
+    (path,) = life.files("orders")
+    path.with_suffix(".index").unlink()  # as if it had been killed
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    path.write_bytes(damaged)
+    life.start()
+    assert f"{path} is damaged at byte" in caplog.text
+    place = TopicPartition("orders", 0)
+    with Client(life.broker.bootstrap_servers) as client:
+        with pytest.raises(UnavailableError, match=f"{path} is damaged at byte"):
+            client.produce(place, encode_batch([Record(value=b"v")]))
+        end = client.offsets([place], LATEST)[place]
+        assert 0 < end < 10
+        with pytest.raises(UnavailableError, match="KAFKA_STORAGE_ERROR"):
+            client.fetch(place, end)
+    life.broker.stop()
+    assert path.read_bytes() == damaged
+    path.write_bytes(whole)
+    life.start()
+    assert len(life.read("orders")) == 10
+    life.produce("orders", [("k", "next")])
+    assert life.read("orders", 10) == [(10, b"k", b"next")]
 
 
 # -- the rest of what admins ask ------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from headwater.transmit import upkeep
 from headwater.transmit.batch import check_batches, encode_batch
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.log.pool import FilePool
+from headwater.transmit.log.scan import scan
 from headwater.transmit.log.segment import index_path
 from headwater.transmit.topics import _DEFAULT_CONFIG, Partition
 from headwater.transmit.upkeep import Upkeep
@@ -50,13 +51,8 @@ def test_after_a_crash_only_what_the_saved_index_does_not_cover_is_read(
     scanned: list[int] = []
     monkeypatch.setattr(
         "headwater.transmit.log.segment.scan",
-        lambda fd, *, at, end, next_offset, note: scanned.append(at) or real(fd, at, end, next_offset, note),
+        lambda fd, *, at, **rest: scanned.append(at) or scan(fd, at=at, **rest),
     )
-    from headwater.transmit.log.scan import scan
-
-    def real(fd: int, at: int, end: int, next_offset: int, note: Any) -> Any:
-        return scan(fd, at=at, end=end, next_offset=next_offset, note=note)
-
     log = PartitionLog(tmp_path / "crashed", LogSettings())
     assert scanned[0] > 2000
     assert log.end_offset == 21

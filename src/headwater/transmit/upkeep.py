@@ -103,7 +103,9 @@ class Upkeep:
             return
         limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms
         if now_ms - began >= limit:
-            log.roll()
+            await self._in_thread(open_segment.sync)  # or the loop would wait for the disk when it is sealed
+            if log.segments[-1] is open_segment and not log.is_closed:
+                log.roll()
         else:
             await self._save_index(log, open_segment)
 
@@ -113,7 +115,7 @@ class Upkeep:
             return
         saved = segment.saved()
         await self._in_thread(segment.sync)
-        if log.segments[-1] is segment:  # or it was sealed meanwhile, with a longer index
+        if log.segments[-1] is segment and not log.is_closed:  # or it was sealed meanwhile, with a longer index
             save_index(segment.path, saved)
             self._saved[log.directory] = (segment.base_offset, saved.size)
 
@@ -149,11 +151,11 @@ class Upkeep:
         log = partition.log
         for segment in gone:
             copy = await self._in_thread(copy_to_archive, segment.path, archive)
-            if segment in log.segments:
+            if segment in log.segments and not log.is_closed:
                 log.replace([segment], partial(link_to_archive, segment.path, copy))
                 logger.info("%s: archived %s by %s", partition.name, copy, reason)
             else:
-                copy.unlink()  # deleted meanwhile
+                copy.unlink(missing_ok=True)  # deleted meanwhile
 
     # -- compaction -------------------------------------------------------------------------------------------
 
@@ -197,7 +199,7 @@ class Upkeep:
                 write_cleaned, [segment.path for segment in group], latest, end_offset=group[-1].next_offset,
                 now_ms=now_ms, delete_retention_ms=config.delete_retention_ms, is_aborted=is_aborted,
             )  # fmt: skip
-            if not set(group) <= set(log.segments):
+            if log.is_closed or not set(group) <= set(log.segments):
                 cleaned.path.unlink(missing_ok=True)  # its records were deleted meanwhile
                 return
             log.replace(group, partial(_put_in_place, cleaned))

@@ -65,9 +65,15 @@ class PartitionLog:
             sync_directory(directory.parent)
         finish_swaps(directory)
         self._segments, self.recovered_bytes = _open_segments(directory, self._pool)
+        if load_start(directory) > self.end_offset and self.damage is None:
+            # The loss of power took records that had been deleted anyway; their offsets are not given again.
+            self._segments[-1].seal()
+            self._segments[-1].next_offset = load_start(directory)
+            self._segments.append(create_segment(directory, load_start(directory), self._pool))
         self._bases = [segment.base_offset for segment in self._segments]
         self._start_offset = max(load_start(directory), self._bases[0])
         self.high_watermark = self.end_offset
+        self.is_closed = False
         self._cursors: dict[int, tuple[Segment, int]] = {}
 
     @property
@@ -172,6 +178,7 @@ class PartitionLog:
 
     def close(self) -> None:
         """Wait for the disk and close the files; the next start need not read the open segment."""
+        self.is_closed = True
         if self.damage is None and self._segments[-1].size:
             self._segments[-1].seal()
         for segment in self._segments:

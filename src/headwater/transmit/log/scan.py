@@ -33,11 +33,12 @@ class Damage:
 
 
 def scan(
-    fd: int, *, at: int, end: int, next_offset: int, note: Callable[[BatchHeader], None]
+    fd: int, *, at: int, end: int, next_offset: int, note: Callable[[BatchHeader], None], gaps: bool = True
 ) -> tuple[int, str | None]:
     """Hand every batch of [at, end) to `note`, up to the first that is cut, damaged or out of order.
 
-    Return the place reached, and why it is not the end.
+    Return the place reached, and why it is not the end. Without `gaps` each batch must follow the one before: no
+    checksum covers the base offset, but only compaction takes offsets away, and not from the open segment.
     """
     chunk, place = b"", 0
     while at < end:
@@ -54,8 +55,8 @@ def scan(
             header = check_batch(chunk, place)
         except CorruptError as error:
             return at, str(error)
-        if header.base_offset < next_offset:
-            return at, f"a batch starts at offset {header.base_offset}, expected {next_offset} or later"
+        if header.base_offset < next_offset or (header.base_offset > next_offset and not gaps):
+            return at, f"a batch starts at offset {header.base_offset}, expected {next_offset}"
         note(header)
         next_offset = header.next_offset
         at += header.size

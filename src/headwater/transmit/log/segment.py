@@ -129,6 +129,7 @@ class Segment:
             data = self.read_batch(position)
         is_new = self._verified is not None and not self._verified.covers(position, len(data))
         end = next_offset = 0
+        before = (0, 0)
         lowest = self.base_offset
         while end + HEADER_BYTES <= len(data):
             base_offset, length, magic, last_delta = _PLACE.unpack_from(data, end)
@@ -143,8 +144,13 @@ class Segment:
                 break
             if behind > below:
                 break
+            before = (end, next_offset)
             end += size
             lowest = next_offset = behind
+        if is_new and end and self._is_overlapped(position + end, next_offset):
+            end, next_offset = before
+            if not end:
+                raise _corrupt(self.path, position, self.base_offset, "its offsets reach into the batch behind it")
         if is_new and self._verified is not None:
             self._verified.note(position, end, is_end=position + end == self.size)
         return (data if end == len(data) else data[:end]), next_offset
@@ -216,6 +222,11 @@ class Segment:
             self.damage = Damage(path=self.path, position=at, next_offset=fresh.next_offset, reason=reason)
         return fresh._open
 
+    def _is_overlapped(self, position: int, next_offset: int) -> bool:
+        """Whether the batch there starts before an offset: a base offset is wrong, which no checksum tells."""
+        data = self.read(position, HEADER_BYTES)
+        return len(data) == HEADER_BYTES and read_header(data).base_offset < next_offset
+
     def _header(self, position: int) -> BatchHeader:
         data = self.read(position, HEADER_BYTES)
         if len(data) < HEADER_BYTES:
@@ -267,7 +278,9 @@ def recover_segment(path: Path, pool: FilePool) -> tuple[Segment, int]:
     segment._verified = Regions(saved.size) if saved.size else None
     segment._open = _open_for_writing(path, saved.index)
     fd = segment._open.fd
-    at, reason = scan(fd, at=saved.size, end=file_size, next_offset=saved.next_offset, note=segment._note)
+    at, reason = scan(
+        fd, at=saved.size, end=file_size, next_offset=saved.next_offset, note=segment._note, gaps=False
+    )
     if reason is None:
         return segment, 0
     if find_batch(fd, at=at, end=file_size, next_offset=segment.next_offset) is not None:

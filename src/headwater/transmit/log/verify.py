@@ -41,7 +41,7 @@ def verify_segment(path: Path, *, is_open: bool) -> Verified:
     fd = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
-        at, reason = scan(fd, at=0, end=size, next_offset=next_offset, note=note)
+        at, reason = scan(fd, at=0, end=size, next_offset=next_offset, note=note, gaps=not is_open)
         if reason is None:
             return Verified(path=path, size=size, batches=batches)
         if is_open and find_batch(fd, at=at, end=size, next_offset=next_offset) is None:
