@@ -1,6 +1,7 @@
 """Brokers to measure, each in a process of its own: Apache Kafka from Maven's jars, and ours."""
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -135,7 +136,7 @@ def _start(command: list[str], port: int, data: Path) -> Running:
 
 def free_port() -> int:
     """A port below those that the system gives to outgoing connections, so that none of them takes it first."""
-    for port in range(19092, 32000, 7):
+    for port in random.sample(range(19092, 32000), 1000):  # at random: another bench may run beside this one
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

@@ -87,7 +87,7 @@ def python_consume(servers: str, topic: str, count: int) -> float:
     consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
     rows, first, deadline = 0, 0.0, time.monotonic() + TOOL_WAIT_S
     while rows < count and time.monotonic() < deadline:
-        messages = consumer.consume(10_000, 0.1)
+        messages = consumer.consume(1_000, 0.1)
         if messages and not first:
             first = time.perf_counter()
             count -= len(messages)  # they came before the first moment

@@ -34,6 +34,7 @@ REPORT = ROOT / "docs" / "benchmarks" / "log.md"
 SIZES = (100, 1000)
 PARTITIONS = (1, 8, 64)
 ACKS = ("1", "all")
+WARM_UP_RECORDS = 300_000
 KAFKA, OURS, FSYNC = "kafka", "headwater", "headwater fsync"
 
 
@@ -48,8 +49,8 @@ class Plan:
     starts: int
 
 
-QUICK = Plan(rounds=1, java_bytes=60_000_000, python_bytes=20_000_000, latency_records=2_000, starts=2)
-FULL = Plan(rounds=3, java_bytes=300_000_000, python_bytes=60_000_000, latency_records=10_000, starts=5)
+QUICK = Plan(rounds=1, java_bytes=60_000_000, python_bytes=50_000_000, latency_records=2_000, starts=2)
+FULL = Plan(rounds=3, java_bytes=300_000_000, python_bytes=200_000_000, latency_records=10_000, starts=5)
 
 
 @dataclass(slots=True)
@@ -109,6 +110,15 @@ def measure_starts(results: Results, starts: dict[str, Start], plan: Plan, folde
                 broker = found[side]
                 results.add("start to first acknowledged record", side, acknowledged_after(broker), "s")
                 results.add("idle memory (RSS)", side, broker.rss_mb(), "MB")
+
+
+def warm_up(brokers: dict[str, Running]) -> None:
+    """Let a virtual machine compile what it runs often, as it has in a broker that is up for a while."""
+    for broker in brokers.values():
+        topic = create_topic(broker.servers, "warm-up", 8)
+        for acks in ACKS:
+            java_produce(broker.servers, topic, WARM_UP_RECORDS, 100, acks)
+        java_consume(broker.servers, topic, WARM_UP_RECORDS)
 
 
 def measure_throughput(results: Results, brokers: dict[str, Running], plan: Plan, clients: list[str]) -> None:
@@ -186,6 +196,7 @@ def main() -> None:
             measure_starts(results, starts, plan, Path(folder))
         if wanted != "start":
             with running(starts, Path(folder)) as brokers:
+                warm_up(brokers)
                 measure_throughput(results, brokers, plan, clients)
                 if wanted in (None, "latency"):
                     measure_latency(results, brokers, plan)

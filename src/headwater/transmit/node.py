@@ -12,8 +12,10 @@ from pathlib import Path
 
 from headwater.clock import Clock
 from headwater.transmit.catalog import Catalog
+from headwater.transmit.counters import Counters
 from headwater.transmit.durability import Durability
 from headwater.transmit.groups import Groups
+from headwater.transmit.intake import Intake
 from headwater.transmit.log.partition import LogSettings
 from headwater.transmit.topics import Topics
 
@@ -36,6 +38,8 @@ class BrokerSettings:
     durability: Durability = Durability.FSYNC
     segment_bytes: int = 1 << 30
     message_max_bytes: int = 1_048_588
+    queued_max_request_bytes: int = 128 << 20
+    """Of all requests that are being received or wait for the disk; beyond it clients are not read from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,8 @@ class Node:
     catalog: Catalog
     topics: Topics
     groups: Groups
+    intake: Intake
+    counters: Counters
 
 
 def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Node:
@@ -67,4 +73,13 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         log_settings=LogSettings(segment_bytes=settings.segment_bytes),
         durability=settings.durability,
     )
-    return Node(settings=settings, endpoint=endpoint, clock=clock, catalog=catalog, topics=topics, groups=Groups())
+    return Node(
+        settings=settings,
+        endpoint=endpoint,
+        clock=clock,
+        catalog=catalog,
+        topics=topics,
+        groups=Groups(),
+        intake=Intake(settings.queued_max_request_bytes),
+        counters=Counters(),
+    )

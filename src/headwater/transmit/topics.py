@@ -128,7 +128,7 @@ class Topics:
         self._catalog = catalog
         self._log_settings = log_settings
         self._durability = durability
-        self._commit = GroupCommit(self._on_synced)
+        self.commit = GroupCommit(self._on_synced)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
         for entry in catalog.topics.values():
@@ -196,7 +196,7 @@ class Topics:
         """Append, and see to it that the high watermark follows."""
         appended = partition.append(records)
         if self._durability is Durability.FSYNC:
-            self._commit.request(partition.log)
+            self.commit.request(partition.log)
         else:
             partition.advance(appended.next_offset)
         return appended
@@ -205,12 +205,12 @@ class Topics:
         """Have every log synced soon; called at intervals where the durability says so."""
         if self._durability is Durability.INTERVAL:
             for partition in self._partitions.values():
-                self._commit.request(partition.log)
+                self.commit.request(partition.log)
 
     async def close(self) -> None:
         """Wait for the disk and close every file."""
-        await self._commit.drain()
-        self._commit.close()
+        await self.commit.drain()
+        self.commit.close()
         for partition in self._partitions.values():
             partition.log.close()
 
