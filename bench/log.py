@@ -10,6 +10,7 @@ import argparse
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ class Plan:
     starts: int
 
 
-QUICK = Plan(rounds=1, java_bytes=60_000_000, python_bytes=50_000_000, latency_records=2_000, starts=2)
+QUICK = Plan(rounds=1, java_bytes=60_000_000, python_bytes=50_000_000, latency_records=2_000, starts=1)
 FULL = Plan(rounds=3, java_bytes=300_000_000, python_bytes=200_000_000, latency_records=10_000, starts=5)
 
 
@@ -144,9 +145,12 @@ def measure_throughput(results: Results, brokers: dict[str, Running], plan: Plan
 
 def measure_latency(results: Results, brokers: dict[str, Running], plan: Plan) -> None:
     """End to end, alone and with a producer at half of what the slower of both brokers takes."""
-    produced = results.samples.get("java produce acks=1 1000 B, 8 partitions", {})
-    rates = [median(produced[side]) for side in (KAFKA, OURS) if side in produced]
-    half = int(min(rates, default=20_000) / 2)
+    rates = []
+    for side in (KAFKA, OURS):
+        topic = create_topic(brokers[side].servers, "full-load", 8)
+        rates.append(java_produce(brokers[side].servers, topic, plan.java_bytes // 1000, 1000, "1"))
+    half = int(min(rates) / 2)
+    print(f"  half load: {half:,} records of 1 KB a second")
     for number in range(plan.rounds):
         for side, broker in brokers.items():
             for load in (0, half):
@@ -156,6 +160,20 @@ def measure_latency(results: Results, brokers: dict[str, Running], plan: Plan) -
                 name = "at half load" if load else "alone"
                 for percentile, value in found.items():
                     results.add(f"end-to-end {percentile} {name}", side, value, "ms")
+
+
+def measure(results: Results, starts: dict[str, Start], plan: Plan, wanted: str | None) -> None:
+    clients = [client for client in ("java", "python") if wanted in (None, client)]
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder:
+        if wanted in (None, "start"):
+            measure_starts(results, starts, plan, Path(folder))
+        if wanted == "start":
+            return
+        with running(starts, Path(folder)) as brokers:
+            warm_up(brokers)
+            if wanted in (None, "latency"):
+                measure_latency(results, brokers, plan)
+            measure_throughput(results, brokers, plan, clients)
 
 
 def write_report(results: Results, plan: Plan) -> None:
@@ -189,17 +207,12 @@ def main() -> None:
     }
     if arguments.no_fsync:
         del starts[FSYNC]
-    results, wanted = Results(), arguments.only
-    clients = [client for client in ("java", "python") if wanted in (None, client)]
-    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder:
-        if wanted in (None, "start"):
-            measure_starts(results, starts, plan, Path(folder))
-        if wanted != "start":
-            with running(starts, Path(folder)) as brokers:
-                warm_up(brokers)
-                measure_throughput(results, brokers, plan, clients)
-                if wanted in (None, "latency"):
-                    measure_latency(results, brokers, plan)
+    results = Results()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the brokers are stopped too
+    try:
+        measure(results, starts, plan, arguments.only)
+    except KeyboardInterrupt:
+        print("interrupted: this is what was measured until then")
     print("\n" + "\n".join(results.lines()))
     if arguments.write:
         write_report(results, plan)
