@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,13 @@ def test_damaged_records_on_disk_are_an_error_of_that_partition_only(tmp_path: P
             client.fetch(ORDERS, 0)
         assert client.fetch(ORDERS, 1)
         assert client.fetch(TopicPartition("other", 0), 0)
+
+
+def test_the_broker_starts_without_the_heavy_libraries() -> None:
+    """They would cost more time and memory than the broker itself."""
+    program = (
+        "import sys, headwater.cli, headwater.transmit.server, headwater.transmit.scrape;"
+        "print(sorted({'pyspark', 'pyarrow', 'pandas', 'numpy', 'starlette', 'uvicorn'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
