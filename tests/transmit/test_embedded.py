@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from headwater.errors import ClosedError, ConflictError, CorruptError, InvalidError, UnavailableError
@@ -115,3 +116,19 @@ def test_the_broker_starts_without_the_heavy_libraries() -> None:
     )
     command = [sys.executable, "-W", "ignore", "-c", program]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_durability_given_as_a_word_is_kept() -> None:
+    """It once was compared by identity, and "fsync" as a word meant never."""
+    with Broker(durability="fsync") as broker:
+        with Client(broker.bootstrap_servers) as client:
+            client.create_topic("orders", partitions=1)
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": "all"})
+        producer.produce("orders", b"x")
+        assert producer.flush(20) == 0
+        assert "\nheadwater_fsync_total 1\n" in broker.metrics()
+
+
+def test_a_durability_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidError, match="expected fsync, interval, never"):
+        Broker(durability="always")

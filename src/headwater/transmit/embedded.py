@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from headwater.clock import Clock, SystemClock
-from headwater.errors import ClosedError
+from headwater.errors import ClosedError, InvalidError
 from headwater.record import TopicPartition
+from headwater.transmit.durability import Durability
 from headwater.transmit.node import BrokerSettings
 from headwater.transmit.server import Server, serve
 
@@ -33,6 +34,8 @@ class Broker:
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
+        if "durability" in settings:
+            settings["durability"] = _durability(settings["durability"])
         self._temporary = tempfile.TemporaryDirectory(prefix="headwater-") if data is None else None
         path = Path(self._temporary.name if self._temporary else str(data))
         self._settings = BrokerSettings(data=path, host=host, port=port, **settings)
@@ -97,6 +100,13 @@ class Broker:
     def _call(self, coroutine: Any) -> Any:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+def _durability(word: str) -> Durability:
+    try:
+        return Durability(word)
+    except ValueError:
+        raise InvalidError(f"cannot promise durability {word!r}: expected {', '.join(Durability)}") from None
 
 
 async def _metrics(server: Server) -> str:
