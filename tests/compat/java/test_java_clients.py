@@ -51,7 +51,7 @@ def tool(request: pytest.FixtureRequest) -> Tool:
     return run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers() -> Iterator[str]:
     with Broker(durability="never", num_partitions=3) as broker:
         yield broker.bootstrap_servers
