@@ -2,8 +2,10 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,6 +123,23 @@ def test_log_verify_names_what_is_damaged(headwater: Run, produce: Any, tmp_path
     result = headwater("log", "verify", "--data", tmp_path / "log")
     assert result.returncode == 1
     assert f"{path} is damaged at byte 0" in result.stdout
+
+
+def test_broker_shows_metrics_and_logs_in_json(start: Any, tmp_path: Path) -> None:
+    options = ("--metrics", "127.0.0.1:0", "--log-format", "json")
+    process = start("broker", "--listen", "127.0.0.1:0", "--data", tmp_path / "log", *options)
+    host, port = process.stdout.readline().split()[3].strip(",").split(":")
+    url = process.stdout.readline().split()[-1]
+    with urllib.request.urlopen(url, timeout=20) as page:
+        assert b"kafka_brokers 1\n" in page.read()
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(b"GET ")  # as a length it is too long for any request
+        assert client.recv(1) == b""
+    process.terminate()
+    assert process.wait(20) == 0
+    line = json.loads(process.stdout.read().splitlines()[-1])
+    assert line["level"] == "warning"
+    assert "is it a Kafka client?" in line["message"]
 
 
 def test_broker_runs_until_it_is_told_to_stop(start: Any, produce: Any, tmp_path: Path) -> None:

@@ -63,3 +63,17 @@ def test_names_that_kafka_forbids_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["a", "...", "A-b_c.9", "x" * 249, "__consumer_offsets"])
 def test_names_that_kafka_allows_are_allowed(name: str) -> None:
     check_topic_name(name)
+
+
+def test_a_topic_is_found_by_its_id_as_long_as_it_is_there(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "meta.db")
+    first = catalog.create_topic("t", 1, {})
+    assert catalog.topic_by_id(first.id) == first
+    grown = catalog.grow_topic("t", 2)
+    assert catalog.topic_by_id(first.id) == grown
+    catalog.delete_topic("t")
+    assert catalog.topic_by_id(first.id) is None
+    again = catalog.create_topic("t", 1, {})
+    assert catalog.topic_by_id(first.id) is None
+    assert catalog.topic_by_id(again.id) == again
+    catalog.close()

@@ -2,8 +2,11 @@
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from headwater.errors import ClosedError, ConflictError, CorruptError, InvalidError, UnavailableError
@@ -111,3 +114,24 @@ def test_durability_may_be_text_and_is_checked(tmp_path: Path) -> None:
     assert BrokerSettings(data=tmp_path, durability="never").durability is Durability.NEVER  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="fsync, interval, never"):
         Broker(durability="perhaps")
+
+
+def test_the_broker_starts_without_the_heavy_libraries() -> None:
+    """They would cost more time and memory than the broker itself."""
+    program = (
+        "import sys, headwater.cli, headwater.transmit.server, headwater.transmit.scrape;"
+        "print(sorted({'pyspark', 'pyarrow', 'pandas', 'numpy', 'starlette', 'uvicorn'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_durability_given_as_a_word_is_kept() -> None:
+    """It once was compared by identity, and "fsync" as a word meant never."""
+    with Broker(durability="fsync") as broker:
+        with Client(broker.bootstrap_servers) as client:
+            client.create_topic("orders", partitions=1)
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": "all"})
+        producer.produce("orders", b"x")
+        assert producer.flush(20) == 0
+        assert "\nheadwater_fsync_total 1\n" in broker.metrics()

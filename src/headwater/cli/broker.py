@@ -1,7 +1,6 @@
 """`headwater broker`: the log by itself, for any Kafka client."""
 
 import asyncio
-import logging
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,8 @@ if TYPE_CHECKING:
     from headwater.transmit.node import BrokerSettings
 
 from headwater.cli.addresses import parse_address
+from headwater.cli.logs import set_up_logging
+from headwater.errors import ConflictError
 
 
 def broker(
@@ -29,6 +30,11 @@ def broker(
     durability: Annotated[
         str, typer.Option(help="When a record counts as safe: fsync, interval or never (as Kafka).")
     ] = "fsync",
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="Address of a page for Prometheus, such as 127.0.0.1:9308; none if not given."),
+    ] = None,
+    log_format: Annotated[str, typer.Option(help="How the log is written: text, or json, a line each.")] = "text",
 ) -> None:
     """Run the log, until Ctrl-C.
 
@@ -52,12 +58,13 @@ def broker(
         auto_create_topics_enable=auto_create_topics,
         durability=promise,
     )
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    asyncio.run(_serve(settings))
+    set_up_logging(log_format)
+    asyncio.run(_serve(settings, parse_address(metrics, "--metrics") if metrics else None))
 
 
-async def _serve(settings: "BrokerSettings") -> None:
+async def _serve(settings: "BrokerSettings", metrics: tuple[str, int] | None) -> None:
     from headwater.clock import SystemClock
+    from headwater.transmit.scrape import serve_metrics
     from headwater.transmit.server import serve
 
     stop = asyncio.Event()
@@ -69,5 +76,19 @@ async def _serve(settings: "BrokerSettings") -> None:
         print(f"recovered {partition}: cut off {dropped} bytes that were never acknowledged")
     endpoint = server.endpoint
     print(f"broker ready at {endpoint.host}:{endpoint.port}, data in {settings.data}", flush=True)
+    page = None
+    if metrics is not None:
+        try:
+            page = await serve_metrics(*metrics, server.metrics)
+        except OSError as error:
+            await server.close()
+            raise ConflictError(
+                f"cannot show metrics at {metrics[0]}:{metrics[1]}: {error.strerror or error}",
+                hint="choose another address with --metrics",
+            ) from error
+        host, port = page.sockets[0].getsockname()[:2]
+        print(f"metrics at http://{host}:{port}/metrics", flush=True)
     await stop.wait()
+    if page is not None:
+        page.close()
     await server.close()

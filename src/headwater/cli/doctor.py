@@ -20,8 +20,6 @@ from enum import StrEnum
 from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from headwater.cli.output import OutputFormat, OutputOption
 from headwater.spark import java
@@ -226,6 +224,9 @@ _MARKS = {
 
 
 def print_text(result: Report) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
     console = Console(highlight=False, soft_wrap=True)
     width = max(len(check.name) for check in result.checks)
     indent = " " * (width + 5)

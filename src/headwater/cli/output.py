@@ -7,8 +7,6 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 
 class OutputFormat(StrEnum):
@@ -31,6 +29,9 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print rows under column names; numbers stand to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         numeric = all(isinstance(row[number], int | float) for row in rows) and bool(rows)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwater.spark.pipeline import Pipeline
     from headwater.store.facts import FactStore
     from headwater.store.sqlite import ViewStore
+    from headwater.transmit.embedded import Broker
 
 TOPIC_WAIT_S = 5.0
 
@@ -70,10 +71,11 @@ def running(
     with ExitStack() as stack:
         lock = FolderLock(settings.data, "pipeline.lock", holder="pipeline")
         stack.callback(lock.release)
-        servers = settings.bootstrap_servers or _start_broker(stack, settings, say)
+        broker = None if settings.bootstrap_servers else _start_broker(stack, settings, say)
+        servers = broker.bootstrap_servers if broker else settings.bootstrap_servers or ""
         _ensure_topics(app, servers, embedded=settings.bootstrap_servers is None)
         store, facts = ViewStore(settings.data / "views.db"), FactStore(settings.data / "facts.db")
-        url = _start_console(stack, app, store, facts, servers, settings, say)
+        url = _start_console(stack, app, (store, facts), servers, broker, settings, say)
         if produce is not None:
             stack.callback(produce(servers))
         java = find_java(os.environ)
@@ -108,7 +110,7 @@ def stopping_politely() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _start_broker(stack: ExitStack, settings: RunSettings, say: Say) -> str:
+def _start_broker(stack: ExitStack, settings: RunSettings, say: Say) -> "Broker":
     from headwater.transmit.embedded import Broker
 
     host, port = settings.listen
@@ -116,7 +118,7 @@ def _start_broker(stack: ExitStack, settings: RunSettings, say: Say) -> str:
     for partition, dropped in broker.recovered:
         say(f"recovered {partition}: cut off {dropped} bytes that were never acknowledged")
     say(f"log ready at {broker.bootstrap_servers}, for any Kafka client; data in {settings.data}")
-    return broker.bootstrap_servers
+    return broker
 
 
 def _ensure_topics(app: App, servers: str, *, embedded: bool) -> None:
@@ -143,9 +145,9 @@ def _ensure_topics(app: App, servers: str, *, embedded: bool) -> None:
 def _start_console(
     stack: ExitStack,
     app: App,
-    store: "ViewStore",
-    facts: "FactStore",
+    stores: "tuple[ViewStore, FactStore]",
     servers: str,
+    broker: "Broker | None",
     settings: RunSettings,
     say: Say,
 ) -> str | None:
@@ -153,11 +155,15 @@ def _start_console(
         return None
     from headwater.console.pages import routes
     from headwater.serve.api import Sources, create_app
+    from headwater.serve.metrics import metrics_route
     from headwater.serve.rates import TopicRates
     from headwater.serve.server import HttpServer
 
     rates = TopicRates(_offsets_reader(servers), SystemClock())
-    http = create_app(Sources(app=app.name, views=store, facts=facts, topics=rates), extra_routes=routes())
+    store, facts = stores
+    sources = Sources(app=app.name, views=store, facts=facts, topics=rates)
+    more = [metrics_route(broker.metrics)] if broker else []
+    http = create_app(sources, extra_routes=[*more, *routes()])
     server = stack.enter_context(HttpServer(http, *settings.http))
     say(f"console at {server.url}")
     return server.url

@@ -60,6 +60,7 @@ class Catalog:
         self._durable.executescript(_SCHEMA)
         self._quick = connect(path, synchronous="normal")
         self._topics = {entry.name: entry for entry in self._read_topics()}
+        self._names: dict[uuid.UUID, str] = {}  # as they were found last; a topic may be gone since
 
     # -- topics -----------------------------------------------------------------------------------------------
 
@@ -68,7 +69,12 @@ class Catalog:
         return self._topics
 
     def topic_by_id(self, topic_id: uuid.UUID) -> TopicEntry | None:
-        return next((entry for entry in self._topics.values() if entry.id == topic_id), None)
+        known = self._topics.get(self._names.get(topic_id, ""))
+        if known is not None and known.id == topic_id:
+            return known
+        self._names = {entry.id: entry.name for entry in self._topics.values()}
+        name = self._names.get(topic_id)
+        return None if name is None else self._topics[name]
 
     def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> TopicEntry:
         """Remember a new topic."""

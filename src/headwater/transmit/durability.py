@@ -33,6 +33,9 @@ class GroupCommit:
     """Syncs logs in a thread of its own; `on_synced` is called in the loop with what was reached."""
 
     def __init__(self, on_synced: OnSynced) -> None:
+        self.syncs = 0
+        self.seconds = 0.0
+        """Spent waiting for the disk so far."""
         self._on_synced = on_synced
         self._waiting: set[PartitionLog] = set()
         self._running: asyncio.Task[None] | None = None
@@ -56,7 +59,10 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         while self._waiting:
             logs, self._waiting = self._waiting, set()
+            began = loop.time()
             results = await loop.run_in_executor(self._thread, _sync_all, logs)
+            self.syncs += len(results)
+            self.seconds += loop.time() - began
             for log, reached in results:
                 self._on_synced(log, reached)
 

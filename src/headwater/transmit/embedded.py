@@ -57,6 +57,12 @@ class Broker:
         """What was cut off when the directory was opened: partitions, and how many bytes."""
         return [] if self._server is None else self._server.recovered
 
+    def metrics(self) -> str:
+        """What Prometheus scrapes: offsets, lags, requests, memory."""
+        if self._server is None:
+            raise ClosedError("the broker is not running: use it in a `with` statement, or call start()")
+        return str(self._call(_metrics(self._server)))
+
     def start(self) -> Self:
         """Start it; what is wrong (a port in use, a directory in use) is raised here."""
         self._loop = asyncio.new_event_loop()
@@ -94,3 +100,7 @@ class Broker:
     def _call(self, coroutine: Any) -> Any:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+async def _metrics(server: Server) -> str:
+    return server.metrics()

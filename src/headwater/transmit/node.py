@@ -16,9 +16,11 @@ from headwater.errors import InvalidError
 from headwater.transmit.catalog import Catalog
 from headwater.transmit.consumers import Consumers
 from headwater.transmit.coordinator import Coordinator, TransactionSettings
+from headwater.transmit.counters import Counters
 from headwater.transmit.durability import Durability
 from headwater.transmit.group_store import GroupStore
 from headwater.transmit.groups import Groups
+from headwater.transmit.intake import Intake
 from headwater.transmit.ledger import Ledger
 from headwater.transmit.log.partition import LogSettings
 from headwater.transmit.queues import Queues
@@ -51,6 +53,8 @@ class BrokerSettings:
     producer_id_expiration_ms: int = 86_400_000
     transaction_max_timeout_ms: int = 15 * 60_000
     transactional_id_expiration_ms: int = 7 * 86_400_000
+    queued_max_request_bytes: int = 128 << 20
+    """Of all requests that are being received or wait for the disk; beyond it clients are not read from."""
 
     def __post_init__(self) -> None:
         try:
@@ -83,6 +87,8 @@ class Node:
     group_store: GroupStore
     queues: Queues
     consumers: Consumers
+    intake: Intake
+    counters: Counters
 
 
 def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Node:
@@ -102,8 +108,11 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
             "log.cleaner.backoff.ms": str(settings.log_cleaner_backoff_ms),
         },
     )
-    for problem in topics.damaged():
-        logger.error("opened read-only up to the damage, nothing was cut: %s", problem)
+    for partition in topics.partitions():
+        if partition.log.damage:
+            logger.error(
+                "opened read-only up to the damage, nothing was cut: %s: %s", partition.name, partition.log.damage
+            )
     transactions = Coordinator(
         Ledger(settings.data / "meta.db"),
         topics,
@@ -125,4 +134,6 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         group_store=group_store,
         queues=Queues(topics, group_store, clock),
         consumers=Consumers(topics.sizes),
+        intake=Intake(settings.queued_max_request_bytes),
+        counters=Counters(),
     )

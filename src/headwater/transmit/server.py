@@ -3,7 +3,7 @@
 Requests of one connection are handled in order, and each may take its time to be answered (a fetch that waits
 for records, a produce that waits for the disk) while the next is already being handled. Answers leave in order. A
 connection that asks faster than it is answered, or does not take its answers, is not read from until it has
-caught up, so memory stays bounded.
+caught up, and all of them together have only so much room for requests (`intake`), so memory stays bounded.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import logging
 import socket
 import sqlite3
 from collections import deque
+from dataclasses import dataclass
 from typing import cast
 
 from headwater.clock import Clock
@@ -20,6 +21,7 @@ from headwater.locks import FolderLock
 from headwater.transmit import broker
 from headwater.transmit.durability import INTERVAL_S
 from headwater.transmit.group_configs import CONSUMER_SESSION_MS
+from headwater.transmit.metrics import render
 from headwater.transmit.node import BrokerSettings, Endpoint, Node, open_node
 from headwater.transmit.upkeep import Upkeep
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
@@ -35,18 +37,30 @@ PRODUCERS_EVERY_S = 60.0
 BACKLOG = 512
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that is being answered."""
+
+    api_key: int
+    size: int
+    started: float
+    answer: asyncio.Future[broker.Parts | None]
+
+
 class Connection(asyncio.BufferedProtocol):
     """One client. A frame is received straight into the buffer it is then read from."""
 
     def __init__(self, node: Node, connections: "set[Connection]") -> None:
         self._node = node
+        self._loop = asyncio.get_running_loop()
         self._connections = connections
         self._transport: asyncio.Transport
         self._host = "?"
         self._prefix = bytearray(LENGTH.size)
         self._frame: bytearray | None = None
         self._filled = 0
-        self._waiting: deque[asyncio.Future[broker.Parts | None]] = deque()
+        self._announced = 0  # the size of a request for which there is no room yet
+        self._waiting: deque[_Asked] = deque()
         self._is_paused = False
         self._may_write = True
 
@@ -57,12 +71,20 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self._host = f"/{peer[0]}" if peer else "?"
         self._connections.add(self)
+        self._node.counters.connections += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
-        for future in self._waiting:
-            future.cancel()
+        self._node.counters.connections -= 1
+        held = 0 if self._frame is None else len(self._frame)
+        self._frame = None
+        for asked in self._waiting:
+            asked.answer.cancel()
+            held += asked.size
         self._waiting.clear()
+        if self._announced:
+            self._node.intake.forget(self._on_room)
+        self._node.intake.give_back(held)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         target = self._prefix if self._frame is None else self._frame
@@ -87,9 +109,9 @@ class Connection(asyncio.BufferedProtocol):
 
     async def close(self) -> None:
         """Let go of the client; what it has not taken by now is dropped."""
-        waiting = list(self._waiting)
-        for future in waiting:
-            future.cancel()
+        waiting = [asked.answer for asked in self._waiting]
+        for answer in waiting:
+            answer.cancel()
         self._transport.abort()
         await asyncio.gather(*waiting, return_exceptions=True)
 
@@ -104,53 +126,73 @@ class Connection(asyncio.BufferedProtocol):
             )  # fmt: skip
             self._transport.close()
             return
-        self._frame = bytearray(size)
-        self._filled = 0
+        if self._node.intake.take(size):
+            self._frame = bytearray(size)
+            self._filled = 0
+        else:
+            self._announced = size
+            self._node.intake.wait(size, self._on_room)
+            self._balance()
+
+    def _on_room(self) -> None:
+        """Receive the request that was announced; room for it is taken."""
+        self._frame = bytearray(self._announced)
+        self._announced = self._filled = 0
+        self._balance()
 
     def _handle(self, frame: bytearray) -> None:
+        started = self._loop.time()
+        self._node.counters.bytes_in += len(frame)
         try:
             result = broker.answer(self._node, frame, self._host)
-        except InvalidError as error:
-            logger.warning("closing %s: %s", self._host, error)
+        except Exception as error:
+            self._node.intake.give_back(len(frame))
+            if isinstance(error, InvalidError):
+                logger.warning("closing %s: %s", self._host, error)
+            else:
+                logger.exception("closing %s: a request failed", self._host)
             self._transport.close()
             return
-        except Exception:
-            logger.exception("closing %s: a request failed", self._host)
-            self._transport.close()
-            return
+        api_key = int.from_bytes(frame[:2], "big")
         if result is None or isinstance(result, list):
             if not self._waiting:
-                self._send(result)
+                self._send(api_key, len(frame), started, result)
                 return
-            future: asyncio.Future[broker.Parts | None] = asyncio.get_running_loop().create_future()
-            future.set_result(result)
+            answer: asyncio.Future[broker.Parts | None] = self._loop.create_future()
+            answer.set_result(result)
         else:
-            future = asyncio.ensure_future(result)
-            future.add_done_callback(self._on_answered)
-        self._waiting.append(future)
+            answer = asyncio.ensure_future(result)
+            answer.add_done_callback(self._on_answered)
+        self._waiting.append(_Asked(api_key, len(frame), started, answer))
         self._balance()
 
     def _on_answered(self, _: object) -> None:
         """Send what is ready, up to the first answer that is not."""
-        while self._waiting and self._waiting[0].done():
-            future = self._waiting.popleft()
-            if future.cancelled():
+        while self._waiting and self._waiting[0].answer.done():
+            asked = self._waiting.popleft()
+            if asked.answer.cancelled():
+                self._node.intake.give_back(asked.size)
                 continue
-            error = future.exception()
+            error = asked.answer.exception()
             if error is not None:
+                self._node.intake.give_back(asked.size)
                 logger.error("closing %s: a request failed", self._host, exc_info=error)
                 self._transport.close()
                 return
-            self._send(future.result())
+            self._send(asked.api_key, asked.size, asked.started, asked.answer.result())
         self._balance()
 
-    def _send(self, parts: broker.Parts | None) -> None:
+    def _send(self, api_key: int, size: int, started: float, parts: broker.Parts | None) -> None:
+        """Give the answer to the socket; with that the request is over."""
+        self._node.counters.note_request(api_key, self._loop.time() - started)
         if parts is not None and not self._transport.is_closing():
+            self._node.counters.bytes_out += sum(map(len, parts))
             self._transport.writelines(parts)
+        self._node.intake.give_back(size)
 
     def _balance(self) -> None:
-        """Read from the client only while it keeps up."""
-        keeps_up = self._may_write and len(self._waiting) < IN_FLIGHT_MAX
+        """Read from the client only while it keeps up and there is room for what it sends."""
+        keeps_up = self._may_write and not self._announced and len(self._waiting) < IN_FLIGHT_MAX
         if keeps_up and self._is_paused:
             self._transport.resume_reading()
         elif not keeps_up and not self._is_paused:
@@ -165,7 +207,12 @@ class Server:
         self, node: Node, listener: asyncio.Server, connections: set[Connection], lock: FolderLock
     ) -> None:
         self.endpoint = node.endpoint
-        self.recovered = node.topics.recovered()
+        self.recovered = [
+            (partition.name, partition.log.recovered_bytes)
+            for partition in node.topics.partitions()
+            if partition.log.recovered_bytes
+        ]
+        """Partitions whose last segment was cut when it was opened, and by how many bytes."""
         self._node = node
         self._listener = listener
         self._connections = connections
@@ -183,6 +230,10 @@ class Server:
             asyncio.create_task(self._end_transactions()),
             asyncio.create_task(self._expire_producers()),
         ]
+
+    def metrics(self) -> str:
+        """What Prometheus scrapes; to be called in the broker's loop."""
+        return render(self._node)
 
     async def close(self) -> None:
         """Stop listening, let go of clients, and close the files."""

@@ -205,7 +205,7 @@ class Topics:
             **(static_configs or {}),
         }
         self._pool = FilePool()
-        self._commit = GroupCommit(self._on_synced)
+        self.commit = GroupCommit(self._on_synced)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
         for entry in catalog.topics.values():
@@ -229,16 +229,8 @@ class Topics:
     def partition(self, topic: str, partition: int) -> Partition | None:
         return self._partitions.get(TopicPartition(topic, partition))
 
-    def recovered(self) -> list[tuple[TopicPartition, int]]:
-        """Partitions whose last segment was cut when it was opened, and by how many bytes."""
-        return [(name, p.log.recovered_bytes) for name, p in self._partitions.items() if p.log.recovered_bytes]
-
     def partitions(self) -> list[Partition]:
         return list(self._partitions.values())
-
-    def damaged(self) -> list[str]:
-        """What is wrong with partitions that were opened read-only."""
-        return [f"{name}: {p.log.damage}" for name, p in self._partitions.items() if p.log.damage]
 
     # -- configs ----------------------------------------------------------------------------------------------
 
@@ -329,12 +321,12 @@ class Topics:
         """Have every log synced soon; called at intervals where the durability says so."""
         for partition in self._partitions.values():
             if partition.config.durability == Durability.INTERVAL:
-                self._commit.request(partition.log)
+                self.commit.request(partition.log)
 
     async def close(self) -> None:
         """Wait for the disk and close every file."""
-        await self._commit.drain()
-        self._commit.close()
+        await self.commit.drain()
+        self.commit.close()
         for partition in self._partitions.values():
             partition.close()
 
@@ -354,7 +346,7 @@ class Topics:
 
     def _follow(self, partition: Partition, appended: Appended) -> Appended:
         if partition.config.durability == Durability.FSYNC:
-            self._commit.request(partition.log)
+            self.commit.request(partition.log)
         else:
             partition.advance(appended.next_offset)
         return appended

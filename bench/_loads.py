@@ -1,0 +1,109 @@
+"""What is done to a broker: Kafka's own tools, and confluent-kafka from Python."""
+
+import re
+import subprocess
+import time
+
+import confluent_kafka
+from _brokers import KAFKA_VERSION, Running, java, kafka_jars
+
+TOOL_WAIT_S = 300
+_PRODUCED = re.compile(r"([\d.]+) records/sec")
+_PERCENTILES = re.compile(r"Percentiles: 50th = ([\d.]+), 99th = ([\d.]+)")
+_QUIET = {"log_level": 2}
+
+
+def _tool(name: str, *arguments: str) -> list[str]:
+    return java(kafka_jars(KAFKA_VERSION), f"org.apache.kafka.tools.{name}", *arguments)
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_WAIT_S, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{command[5]} failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+    return done.stdout
+
+
+def _produce_command(servers: str, topic: str, count: int, size: int, acks: str, rate: int = -1) -> list[str]:
+    to = ("--bootstrap-server", servers, "--topic", topic)
+    what = ("--num-records", str(count), "--record-size", str(size), "--throughput", str(rate))
+    return _tool("ProducerPerformance", *to, *what, "--command-property", f"acks={acks}")
+
+
+def java_produce(servers: str, topic: str, count: int, size: int, acks: str) -> float:
+    """Records a second, as ProducerPerformance says in its last line."""
+    return float(_PRODUCED.findall(_run(_produce_command(servers, topic, count, size, acks)))[-1])
+
+
+def java_consume(servers: str, topic: str, count: int) -> float:
+    """Records a second while fetching, without joining the group, as ConsumerPerformance says."""
+    to = ("--bootstrap-server", servers, "--topic", topic, "--num-records", str(count), "--hide-header")
+    return float(_run(_tool("ConsumerPerformance", *to)).strip().splitlines()[-1].split(",")[-1])
+
+
+def java_latency(servers: str, topic: str, count: int, noise: str, load: int) -> dict[str, float]:
+    """p50 and p99 in ms of one record at a time, while another producer sends `load` records of 1 KB a second."""
+    background = None
+    if load:
+        command = _produce_command(servers, noise, load * TOOL_WAIT_S, 1000, "1", load)
+        background = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(3)  # until it has come to its rate
+    try:
+        found = _PERCENTILES.search(_run(_tool("EndToEndLatency", servers, topic, str(count), "1", "100")))
+    finally:
+        if background is not None:
+            background.kill()
+            background.wait()
+    assert found is not None
+    return {"p50": float(found[1]), "p99": float(found[2])}
+
+
+def python_produce(servers: str, topic: str, count: int, size: int, acks: str) -> float:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": servers, "acks": acks, "queue.buffering.max.messages": 1_000_000, **_QUIET}
+    )
+    producer.list_topics(topic, timeout=10)
+    value = b"x" * size
+    began = time.perf_counter()
+    for number in range(count):
+        try:
+            producer.produce(topic, value)
+        except BufferError:
+            producer.poll(0.1)
+            producer.produce(topic, value)
+        if not number % 1000:
+            producer.poll(0)
+    left = producer.flush(TOOL_WAIT_S)
+    assert left == 0, f"{left} records were not acknowledged"
+    return count / (time.perf_counter() - began)
+
+
+def python_consume(servers: str, topic: str, count: int) -> float:
+    """Records a second from the first one on."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": servers, "group.id": "bench", "auto.offset.reset": "earliest", **_QUIET}
+    )
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
+    rows, first, deadline = 0, 0.0, time.monotonic() + TOOL_WAIT_S
+    while rows < count and time.monotonic() < deadline:
+        messages = consumer.consume(1_000, 0.1)
+        if messages and not first:
+            first = time.perf_counter()
+            count -= len(messages)  # they came before the first moment
+            continue
+        rows += len(messages)
+    assert rows >= count, f"{rows} of {count} records came"
+    rate = rows / (time.perf_counter() - first)
+    consumer.close()
+    return rate
+
+
+def acknowledged_after(broker: Running) -> float:
+    """Seconds from the start of the broker's process to the first acknowledged record."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.servers, "acks": "all", "reconnect.backoff.max.ms": 100, **_QUIET}
+    )
+    producer.produce("first", b"x")
+    assert producer.flush(60) == 0
+    return time.monotonic() - broker.started

@@ -1,0 +1,22 @@
+"""What the broker counts while it works; `metrics` shows it."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start. Used from the broker's loop only."""
+
+    connections: int = 0
+    """Open now."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    requests: dict[int, list[float]] = field(default_factory=dict)
+    """For each request type how many were answered, and the seconds they took together, waiting included."""
+
+    def note_request(self, api_key: int, seconds: float) -> None:
+        known = self.requests.get(api_key)
+        if known is None:
+            known = self.requests[api_key] = [0, 0.0]
+        known[0] += 1
+        known[1] += seconds

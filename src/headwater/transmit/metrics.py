@@ -1,0 +1,138 @@
+"""The broker's figures in Prometheus' text form, under the names that dashboards for Kafka know.
+
+Offsets and lags are named as kafka_exporter does, the lag in seconds as kafka-lag-exporter does, the process as
+Prometheus' own clients do; what only we have starts with `headwater_`.
+https://prometheus.io/docs/instrumenting/exposition_formats/
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from headwater.record import TopicPartition
+from headwater.transmit.batch import read_header
+from headwater.transmit.log.partition import OffsetOutOfRange, PartitionLog
+from headwater.transmit.node import Node
+from headwater.transmit.wire.apis import APIS
+
+Sample = tuple[dict[str, object], float]
+
+
+def render(node: Node) -> str:
+    """Every metric as it stands now."""
+    return "".join((*_of_topics(node), *_of_groups(node), *_of_work(node)))
+
+
+def _of_topics(node: Node) -> Iterator[str]:
+    entries = node.topics.entries()
+    logs = list(_logs(node))
+    yield _metric("kafka_brokers", "gauge", "Brokers of the cluster.", [({}, 1)])
+    yield _metric(
+        "kafka_topic_partitions", "gauge", "Partitions of a topic.",
+        [({"topic": entry.name}, entry.partitions) for entry in entries],
+    )  # fmt: skip
+    yield _metric(
+        "kafka_topic_partition_current_offset", "gauge", "Where the next visible record goes.",
+        [(_labels(name), log.high_watermark) for name, log in logs],
+    )  # fmt: skip
+    yield _metric(
+        "kafka_topic_partition_oldest_offset", "gauge", "The oldest record that is still there.",
+        [(_labels(name), log.start_offset) for name, log in logs],
+    )  # fmt: skip
+    yield _metric(
+        "headwater_topic_partition_size_bytes", "gauge", "Bytes of a partition on the disk.",
+        [(_labels(name), log.size_bytes) for name, log in logs],
+    )  # fmt: skip
+
+
+def _of_groups(node: Node) -> Iterator[str]:
+    now_ms = node.clock.now_ms()
+    offsets: list[Sample] = []
+    lags: list[Sample] = []
+    seconds: list[Sample] = []
+    for group in node.catalog.groups():
+        for name, committed in sorted(node.catalog.committed_offsets(group).items()):
+            partition = node.topics.partition(name.topic, name.partition)
+            if partition is None:
+                continue
+            labels = {"consumergroup": group, **_labels(name)}
+            offsets.append((labels, committed.offset))
+            lags.append((labels, max(partition.log.high_watermark - committed.offset, 0)))
+            seconds.append(
+                ({"group": group, **_labels(name)}, _lag_seconds(partition.log, committed.offset, now_ms))
+            )
+    members: list[Sample] = [({"consumergroup": group.id}, len(group.members)) for group in node.groups.all()]
+    yield _metric("kafka_consumergroup_members", "gauge", "Members of a group.", members)
+    yield _metric("kafka_consumergroup_current_offset", "gauge", "What a group has committed.", offsets)
+    yield _metric("kafka_consumergroup_lag", "gauge", "Records that a group has not committed yet.", lags)
+    yield _metric(
+        "kafka_consumergroup_group_lag_seconds", "gauge",
+        "Age of the oldest batch that a group has not committed yet.", seconds,
+    )  # fmt: skip
+
+
+def _of_work(node: Node) -> Iterator[str]:
+    counters, intake, commit = node.counters, node.intake, node.topics.commit
+    counts: list[Sample] = []
+    times: list[Sample] = []
+    for key, (count, seconds) in sorted(counters.requests.items()):
+        who: dict[str, object] = {"api": APIS[key].request.name.removesuffix("Request")}
+        counts.append((who, count))
+        times.append((who, seconds))
+    yield _metric("headwater_requests_total", "counter", "Requests answered.", counts)
+    yield _metric(
+        "headwater_request_seconds_total", "counter", "Time until they were answered, waiting included.", times
+    )  # fmt: skip
+    for name, kind, about, value in (
+        ("headwater_bytes_in_total", "counter", "Bytes of requests.", counters.bytes_in),
+        ("headwater_bytes_out_total", "counter", "Bytes of answers.", counters.bytes_out),
+        ("headwater_connections", "gauge", "Open connections.", counters.connections),
+        ("headwater_queued_request_bytes", "gauge", "Bytes of unanswered requests.", intake.held_bytes),
+        ("headwater_throttled_connections", "gauge", "Connections that wait for room.", intake.waiting),
+        ("headwater_fsync_total", "counter", "Files synced to the disk.", commit.syncs),
+        ("headwater_fsync_seconds_total", "counter", "Time spent waiting for the disk.", commit.seconds),
+    ):
+        yield _metric(name, kind, about, [({}, value)])
+    if (memory := _resident_bytes()) is not None:
+        yield _metric("process_resident_memory_bytes", "gauge", "Memory of the process.", [({}, memory)])
+
+
+def _logs(node: Node) -> Iterator[tuple[TopicPartition, PartitionLog]]:
+    for entry in node.topics.entries():
+        for number in range(entry.partitions):
+            partition = node.topics.partition(entry.name, number)
+            if partition is not None:
+                yield TopicPartition(entry.name, number), partition.log
+
+
+def _lag_seconds(log: PartitionLog, offset: int, now_ms: int) -> float:
+    """The age of the next batch to be read: its header says its time, so that no record has to be unpacked."""
+    try:
+        data = log.read(max(offset, log.start_offset), 1)
+    except OffsetOutOfRange:
+        return 0.0
+    return max(now_ms - read_header(data).base_timestamp, 0) / 1000 if data else 0.0
+
+
+def _labels(name: TopicPartition) -> dict[str, object]:
+    return {"topic": name.topic, "partition": name.partition}
+
+
+def _metric(name: str, kind: str, about: str, samples: list[Sample]) -> str:
+    lines = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+    for labels, value in samples:
+        inside = ",".join(f'{label}="{_escape(str(content))}"' for label, content in labels.items())
+        lines.append(f"{name}{{{inside}}} {value:.17g}" if inside else f"{name} {value:.17g}")
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _resident_bytes() -> int | None:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return None  # only Linux tells it this way
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,120 @@
+"""Java's clients by Kafka's own verifying tools, in the version inside Spark's connector and in the newest.
+
+The jars come from Maven by their coordinates, into ~/.cache/headwater; without java or mvn the tests are skipped.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.transmit.client import Client
+from headwater.transmit.embedded import Broker
+
+VERSIONS = ("3.9.2", "4.3.1")
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headwater"
+WAIT_S = 120
+MAVEN_WAIT_S = 600
+POM = (
+    "<project><modelVersion>4.0.0</modelVersion><groupId>headwater</groupId><artifactId>compat</artifactId>"
+    "<version>1</version><packaging>pom</packaging><dependencies><dependency><groupId>org.apache.kafka</groupId>"
+    "<artifactId>kafka-tools</artifactId><version>{}</version></dependency></dependencies></project>"
+)
+MISSING = [program for program in ("java", "mvn") if shutil.which(program) is None]
+RECORDS = 2000
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not on the PATH: {', '.join(MISSING)}")
+
+Tool = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def tool(request: pytest.FixtureRequest) -> Tool:
+    """Runs a tool of that version of Kafka."""
+    folder = CACHE / f"kafka-tools-{request.param}"
+    if not (folder / "complete").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "pom.xml").write_text(POM.format(request.param))
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder / 'jars'}"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=MAVEN_WAIT_S)
+        (folder / "complete").touch()
+
+    def run(name: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
+        command = ["java", "-cp", f"{folder / 'jars'}/*", f"org.apache.kafka.tools.{name}", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+    return run
+
+
+@pytest.fixture
+def servers() -> Iterator[str]:
+    with Broker(durability="never", num_partitions=3) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, servers: str) -> str:
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    with Client(servers) as client:
+        client.create_topic(name, partitions=3)
+    return name
+
+
+def events(output: str) -> list[dict[str, Any]]:
+    """What a tool tells, a JSON object a line, between lines of its log."""
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def named(output: str, name: str) -> list[dict[str, Any]]:
+    return [event for event in events(output) if event["name"] == name]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_every_record_produced_is_acknowledged(tool: Tool, servers: str, topic: str, acks: int) -> None:
+    to = ("--bootstrap-server", servers, "--topic", topic)
+    done = tool("VerifiableProducer", *to, "--max-messages", RECORDS, "--acks", acks)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (summary,) = named(done.stdout, "tool_data")
+    assert (summary["sent"], summary["acked"]) == (RECORDS, RECORDS)
+    acknowledged = {(e["partition"], e["offset"]) for e in named(done.stdout, "producer_send_success")}
+    assert len(acknowledged) == RECORDS
+
+
+ASSIGNORS = ("RangeAssignor", "CooperativeStickyAssignor")
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_a_group_reads_every_record_once(tool: Tool, servers: str, topic: str, assignor: str) -> None:
+    to = ("--bootstrap-server", servers, "--topic", topic)
+    assert tool("VerifiableProducer", *to, "--max-messages", RECORDS).returncode == 0
+    group = ("--group-id", f"group-{topic}", "--max-messages", RECORDS, "--reset-policy", "earliest")
+    strategy = ("--assignment-strategy", f"org.apache.kafka.clients.consumer.{assignor}")
+    done = tool("VerifiableConsumer", *to, *group, *strategy, "--verbose")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    read = [(e["partition"], e["offset"]) for e in named(done.stdout, "record_data")]
+    assert len(read) == len(set(read)) == RECORDS
+    commits = named(done.stdout, "offsets_committed")
+    assert commits
+    assert all(commit["success"] for commit in commits)
+
+
+def test_the_features_of_the_compatibility_test(tool: Tool, servers: str, topic: str) -> None:
+    """Kafka's ClientCompatibilityTest: produce, admin, consume by subscription, offsets by time."""
+    options = {
+        "--offsets-for-times-supported": True,
+        "--cluster-id-supported": True,
+        "--expect-record-too-large-exception": False,
+        "--num-cluster-nodes": 1,
+        "--create-topics-supported": True,
+        "--describe-acls-supported": False,
+        "--describe-configs-supported": True,
+        "--idempotent-producer-supported": True,
+    }
+    arguments = [part for name, value in options.items() for part in (name, str(value))]
+    done = tool("ClientCompatibilityTest", "--bootstrap-server", servers, "--topic", topic, *arguments)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

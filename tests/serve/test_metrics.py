@@ -1,0 +1,20 @@
+"""The log's figures over HTTP."""
+
+import urllib.request
+from typing import Any
+
+from headwater.serve.api import create_app
+from headwater.serve.metrics import metrics_route
+from headwater.serve.server import HttpServer
+from headwater.transmit.embedded import Broker
+
+
+def test_prometheus_finds_the_embedded_log(shop: Any) -> None:
+    with Broker() as broker:
+        app = create_app(shop.sources, extra_routes=[metrics_route(broker.metrics)])
+        with (
+            HttpServer(app, "127.0.0.1", 0) as http,
+            urllib.request.urlopen(f"{http.url.rstrip('/')}/metrics", timeout=20) as page,
+        ):
+            assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert b"\nkafka_brokers 1\n" in page.read()
