@@ -11,6 +11,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from headwater.transmit.embedded import Broker
 
+# Those that kafka-python left open in the tests before.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
 PATIENCE_S = 30.0
 
 

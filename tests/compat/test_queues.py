@@ -25,6 +25,9 @@ from headwater.transmit.client import Client
 from headwater.transmit.deadletters import Origin, origin_of
 from headwater.transmit.embedded import Broker
 
+# Those that kafka-python left open in the tests before.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
 PATIENCE_TURNS = 300
 SCRIPT = """
 import sys, time

@@ -7,7 +7,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headwater.transmit.shares import Ack, Acknowledgement, ShareError, ShareLimits, SharePartition, Span, State
+from headwater.transmit.shares import (
+    Ack,
+    Acknowledgement,
+    ShareError,
+    ShareLimits,
+    SharePartition,
+    Span,
+    State,
+    trimmed,
+)
 
 MEMBERS = st.sampled_from("abc")
 LIMITS = ShareLimits(lock_s=10, deliveries_max=3, in_flight_max=20)
@@ -119,6 +128,16 @@ def test_what_is_kept_brings_back_what_was_lent_and_nothing_that_is_done() -> No
     again = SharePartition(partition.start, partition.spans())
     assert acquire(again, "b", 0, 9) == [(0, 1, 2), (4, 4, 2), (6, 9, 2)]
     assert [letter.first for letter in again.take_letters()] == [3]
+
+
+def test_a_log_that_has_become_shorter_takes_its_states_along() -> None:
+    partition = SharePartition(2)
+    acquire(partition, "a", 2, 9)
+    say(partition, "a", 5, 9, Ack.ACCEPT)
+    start, spans = trimmed(partition.start, partition.spans(), end=4)
+    again = SharePartition(start, spans, LIMITS)
+    assert (again.start, again.end) == (2, 4)
+    assert trimmed(7, [], end=4) == (4, [])
 
 
 class Sharing(RuleBasedStateMachine):

@@ -20,7 +20,7 @@ from headwater.transmit.share_members import (
     ShareHeartbeat,
     ShareReply,
 )
-from headwater.transmit.shares import Acknowledgement, ShareError, SharePartition, Span
+from headwater.transmit.shares import Acknowledgement, ShareError, SharePartition, Span, trimmed
 from headwater.transmit.topics import Partition, Topics
 
 MEMBERS_MAX = 200
@@ -78,7 +78,11 @@ class Queues:
                 continue
             limits = self.settings(stored.group).limits
             key = (stored.group, (stored.topic_id, stored.partition))
-            self._shares[key] = SharePartition(stored.start, stored.spans, limits)
+            partition = self.partition(key[1])
+            start, spans = stored.start, list(stored.spans)
+            if partition is not None:
+                start, spans = trimmed(start, spans, partition.log.end_offset)
+            self._shares[key] = SharePartition(start, spans, limits)
             self._save(key)  # letters that were not written when the broker died are written now
 
     # -- what there is ----------------------------------------------------------------------------------------

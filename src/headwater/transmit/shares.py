@@ -342,6 +342,15 @@ class SharePartition:
         del self._spans[:done]
 
 
+def trimmed(start: int, spans: Iterable[Span], end: int) -> tuple[int, list[Span]]:
+    """What is left of a partition's state when the log ends earlier than it did.
+
+    Without fsync a power failure takes records away; their offsets are given to other records, which are new.
+    """
+    kept = [replace(span, last=min(span.last, end - 1)) for span in spans if span.first < end]
+    return min(start, end), kept
+
+
 def _given_back(span: Span, limits: ShareLimits) -> Span:
     if span.count >= limits.deliveries_max:
         return _given_up(span, Reason.LIMIT)

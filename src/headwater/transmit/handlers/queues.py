@@ -1,10 +1,12 @@
 """Share groups: heartbeats, fetching, acknowledging (KIP-932)."""
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Awaitable
 from typing import Any
 
+from headwater.errors import CorruptError
 from headwater.transmit.group_configs import SHARE_HEARTBEAT_MS
 from headwater.transmit.group_store import GroupKind
 from headwater.transmit.handlers import Asker
@@ -28,6 +30,8 @@ from headwater.transmit.wire.groups import (
     ShareFetchResponse,
     ShareGroupHeartbeatResponse,
 )
+
+logger = logging.getLogger(__name__)
 
 FETCH_BYTES_MAX = 8 << 20
 _RECORD_LIMIT = 1  # the acquire mode in which the number of records is exact (KIP-1206)
@@ -160,7 +164,8 @@ async def _fetch(node: Node, request: Any, session: Session, acked: dict[Place, 
     deadline = node.clock.monotonic() + max(request.max_wait_ms, 0) / 1000
     missing = {p: _missing(node, p) for p in session.places if node.queues.partition(p) is None}
     while True:
-        lent = _lend(node, request, session)
+        lent, damaged = _lend(node, request, session)
+        missing |= damaged
         left = deadline - node.clock.monotonic()
         if lent or missing or left <= 0 or request.max_records <= 0:
             return _fetched(node, request, Code.NONE, acked, missing, lent)
@@ -184,25 +189,31 @@ async def _wait(node: Node, group: str, session: Session, seconds: float) -> Non
             partition.forget(news.set)
 
 
-def _lend(node: Node, request: Any, session: Session) -> dict[Place, Lent]:
+def _lend(node: Node, request: Any, session: Session) -> tuple[dict[Place, Lent], dict[Place, Code]]:
     room, count = min(request.max_bytes, FETCH_BYTES_MAX), request.max_records
     found: dict[Place, Lent] = {}
+    damaged: dict[Place, Code] = {}
     for place in session.turn():
         if room <= 0 or count <= 0:
             break
-        lent = node.queues.lend(
-            request.group_id,
-            request.member_id,
-            place,
-            bytes_max=room,
-            records_max=count,
-            exact=request.share_acquire_mode == _RECORD_LIMIT,
-        )
+        try:
+            lent = node.queues.lend(
+                request.group_id,
+                request.member_id,
+                place,
+                bytes_max=room,
+                records_max=count,
+                exact=request.share_acquire_mode == _RECORD_LIMIT,
+            )
+        except (CorruptError, OSError) as error:
+            logger.error("cannot read %s partition %d for a queue: %s", *place, error)
+            damaged[place] = Code.KAFKA_STORAGE_ERROR
+            continue
         if lent is not None:
             found[place] = lent
             room -= len(lent.records)
             count -= sum(span.records for span in lent.spans)
-    return found
+    return found, damaged
 
 
 def _fetched(
