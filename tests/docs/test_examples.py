@@ -58,6 +58,16 @@ def test_queue_program(tmp_path: Path, broker: Broker) -> None:
         assert group_client.share_starts(client, "workers")[jobs].start == 2
 
 
+def test_conditional_append_program(tmp_path: Path, broker: Broker) -> None:
+    (program,) = blocks("docs/how-to/conditional-append.md", "python")
+    page = (ROOT / "docs/how-to/conditional-append.md").read_text()
+    create = re.search(r"    headwater (topic create accounts .*)", page)
+    assert create is not None
+    servers = f"--bootstrap-servers {broker.bootstrap_servers}"
+    shell(f"{sys.executable} -m headwater {create[1]} {servers}", tmp_path)
+    run(program.replace("127.0.0.1:9092", broker.bootstrap_servers), tmp_path)
+
+
 @pytest.mark.filterwarnings("default")
 def test_spark_source_programs(spark: Any, broker: Broker, produce: Any, capsys: Any) -> None:
     produce(broker.bootstrap_servers, "orders", [b"one", b"two"])

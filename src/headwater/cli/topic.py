@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
+from headwater.errors import InvalidError
 
 if TYPE_CHECKING:
     from headwater.record import Record
@@ -58,16 +59,20 @@ def list_topics(
 def create_topic(
     name: Annotated[str, typer.Argument(help="Name of the topic.")],
     partitions: Annotated[int, typer.Option(min=1, help="How many partitions.")] = 1,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", help="A config as NAME=VALUE; may be repeated.")
+    ] = None,
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
 ) -> None:
     """Create a topic.
 
-    Example: headwater topic create orders --partitions 3
+    Example: headwater topic create orders --partitions 3 --config retention.ms=86400000
     """
     from headwater.transmit.client import Client
 
+    configs = dict(_name_and_value(text) for text in config or [])
     with Client(bootstrap_servers) as client:
-        client.create_topic(name, partitions=partitions)
+        client.create_topic(name, partitions=partitions, configs=configs)
     print(f"topic {name} is there, with {partitions} partitions asked for")
 
 
@@ -124,7 +129,6 @@ def consume_records(
 
 def records_of(client: "Client", topic: str, offset: int | None) -> "Iterator[tuple[int, Record]]":
     """The records of each partition in turn, up to where it ended when we asked."""
-    from headwater.errors import InvalidError
     from headwater.record import TopicPartition
     from headwater.transmit.batch import decode_batch, walk
     from headwater.transmit.client import EARLIEST, LATEST
@@ -142,6 +146,13 @@ def records_of(client: "Client", topic: str, offset: int | None) -> "Iterator[tu
                 if not header.is_control:
                     found = (record for record in decode_batch(data, place) if record.offset >= first)
                     yield from ((partition.partition, record) for record in found)
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise InvalidError(f"cannot read --config {text!r}: expected NAME=VALUE")
+    return name, value
 
 
 def _key_and_value(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:

@@ -87,10 +87,15 @@ class Client:
         self._topics.update(found)
         return found
 
-    def create_topic(self, name: str, *, partitions: int = -1) -> None:
+    def create_topic(self, name: str, *, partitions: int = -1, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic; one that is there already is fine."""
-        topic = CreateTopicsRequest.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=-1, assignments=[], configs=[]
+        shape = CreateTopicsRequest.CreatableTopic
+        topic = shape(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=-1,
+            assignments=[],
+            configs=[shape.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=int(self._timeout_s * 1000), validate_only=False)
         (result,) = self._call(None, request).topics

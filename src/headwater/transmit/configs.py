@@ -91,6 +91,7 @@ class TopicConfig:
     delete_retention_ms: int
     durability: str
     archive_dir: str
+    conditional_append: bool
 
 
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
@@ -137,6 +138,8 @@ _TOPIC_TABLE = (
           "log.flush.interval.messages"),
     _long("flush.ms", _LONG_MAX, "Accepted; headwater.durability says when records are synced.", 0,
           "log.flush.interval.ms"),
+    _flag("headwater.conditional.append", "false", "Whether records may say what they expect of the log.",
+          "headwater.conditional.append"),
     _text("headwater.durability", "fsync",
           "When a record counts as safe: synced before it is acknowledged, at an interval, or never.",
           DURABILITIES, "headwater.durability"),
@@ -357,4 +360,5 @@ def topic_config(values: Mapping[str, ConfigValue]) -> TopicConfig:
         delete_retention_ms=int(text("delete.retention.ms")),
         durability=text("headwater.durability"),
         archive_dir=text("remote.archive.dir"),
+        conditional_append=text("headwater.conditional.append") == "true",
     )

@@ -20,6 +20,7 @@ from headwater.transmit import configs
 from headwater.transmit.admission import NO_TIME, admit
 from headwater.transmit.batch import BatchHeader, check_batches
 from headwater.transmit.catalog import Catalog, TopicEntry, check_topic_name
+from headwater.transmit.conditions import Expectations
 from headwater.transmit.configs import ConfigValue, Kind, TopicConfig
 from headwater.transmit.durability import Durability, GroupCommit
 from headwater.transmit.log.partition import LogSettings, PartitionLog
@@ -68,6 +69,7 @@ class Partition:
         self._readers: set[Wake] = set()
         self._acks: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._broken: OSError | None = None
+        self._expectations: Expectations | None = None
 
     @property
     def last_stable_offset(self) -> int:
@@ -94,7 +96,7 @@ class Partition:
             if known is not None:
                 return Appended(base_offset=known, next_offset=known + header.last_offset_delta + 1)
         headers = admit(self.name, records, headers, self.config, now_ms)
-        base_offset = self._write(records, headers)
+        base_offset = self._write_if_expected(records, headers)
         offset = base_offset
         for header in headers:
             self.producers.note(header, offset, now_ms)
@@ -163,6 +165,8 @@ class Partition:
         self.log.sync()
         if self.log.end_offset > self._saved_at:
             self.save_producers(self.log.end_offset)
+        if self._expectations is not None:
+            self._expectations.close()
         self.log.close()
 
     def on_advance(self, wake: Wake) -> None:
@@ -177,6 +181,16 @@ class Partition:
             raise UnavailableError(f"cannot append to {self.name}: its disk failed: {self._broken}")
         if self.log.damage is not None:
             raise UnavailableError(f"cannot append to {self.name}: {self.log.damage}")
+
+    def _write_if_expected(self, data: memoryview, headers: list[BatchHeader]) -> int:
+        """Write what arrives, in a topic with conditional append only if what the records expect still holds."""
+        if not self.config.conditional_append:
+            return self._write(data, headers)
+        expectations = self._expectations = self._expectations or Expectations(self.log)
+        records = expectations.check(data, headers)
+        offset = self._write(data, headers)
+        expectations.note(records, offset)
+        return offset
 
     def _write(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
         offset = self.log.append(data, headers)

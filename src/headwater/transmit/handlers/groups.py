@@ -162,7 +162,7 @@ def leave_group(node: Node, request: Any, asker: Asker) -> Any:
 
 def offset_commit(node: Node, request: Any, asker: Asker) -> Any:
     """Remember how far a group has come, where the committer may say so."""
-    refusal = _check_committer(node, request, asker)
+    refusal = check_committer(node, request, request.generation_id_or_member_epoch, asker)
     accepted: list[tuple[TopicPartition, CommittedOffset]] = []
     topics = []
     for topic in request.topics:
@@ -187,9 +187,8 @@ def offset_commit(node: Node, request: Any, asker: Asker) -> Any:
     return OffsetCommitResponse(topics=topics)
 
 
-def _check_committer(node: Node, request: Any, asker: Asker) -> Code:
+def check_committer(node: Node, request: Any, epoch: int, asker: Asker) -> Code:
     """Whether the one who commits may; in a group of the new protocol the generation is its member's epoch."""
-    epoch = request.generation_id_or_member_epoch
     group = node.consumers.get(request.group_id)
     if group is None:
         error = node.groups.check_commit(
@@ -208,11 +207,6 @@ def _named(node: Node, topic: Any, asker: Asker) -> tuple[str, Code]:
         return topic.name, Code.NONE
     entry = node.topics.entry(topic.topic_id)
     return (entry.name, Code.NONE) if entry else ("", Code.UNKNOWN_TOPIC_ID)
-
-
-def group_code(error: GroupError) -> Code:
-    """The number of a group's error."""
-    return CODES[error]
 
 
 def check_commit(node: Node, topic: str, asked: Any) -> Code:

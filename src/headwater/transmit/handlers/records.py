@@ -11,6 +11,7 @@ from kafka.protocol.producer import ProduceResponse
 from headwater.errors import CorruptError, InvalidError, UnavailableError
 from headwater.transmit.admission import TooLarge
 from headwater.transmit.batch import walk
+from headwater.transmit.conditions import ExpectationFailed
 from headwater.transmit.handlers import Asker
 from headwater.transmit.handlers.transactions import produce_code
 from headwater.transmit.log.partition import LEADER_EPOCH, OffsetOutOfRange
@@ -96,6 +97,8 @@ def _append(
         ), None  # fmt: skip
     except RefusedBatch as error:
         return partition, _REFUSALS[error.refusal], str(error)
+    except ExpectationFailed as error:
+        return partition, Code.OPERATION_NOT_ATTEMPTED, str(error)
     except TooLarge as error:
         return partition, Code.MESSAGE_TOO_LARGE, str(error)
     except CorruptError as error:

@@ -22,7 +22,7 @@ from headwater.errors import UnavailableError
 from headwater.record import TopicPartition
 from headwater.transmit.catalog import CommittedOffset
 from headwater.transmit.handlers import Asker
-from headwater.transmit.handlers.groups import check_commit, committed, group_code
+from headwater.transmit.handlers.groups import check_commit, check_committer, committed
 from headwater.transmit.marker import Marker
 from headwater.transmit.node import Node
 from headwater.transmit.topics import RefusedBatch
@@ -131,15 +131,9 @@ def txn_offset_commit(node: Node, request: Any, asker: Asker) -> Any:
     refused = node.transactions.check_offsets(request.transactional_id, claim, request.group_id)
     code = _code(refused, TxnOffsetCommitResponse, asker)
     if code == Code.NONE and asker.version >= _GENERATION_FROM and request.generation_id >= 0:
-        code = group_code(
-            node.groups.check_commit(
-                request.group_id,
-                request.member_id,
-                request.generation_id,
-                node.clock.monotonic(),
-                request.group_instance_id,
-            )
-        )
+        code = check_committer(node, request, request.generation_id, asker)
+        if code == Code.UNSUPPORTED_VERSION:
+            code = Code.ILLEGAL_GENERATION  # the only word this request has for an epoch that is over
     accepted: list[tuple[TopicPartition, CommittedOffset]] = []
     shape = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
     topics = []

@@ -194,6 +194,16 @@ class Segment:
             yield header, self.read(position, header.size) if header.is_control else None
             position += header.size
 
+    def batches_with_records(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Whole batches from an offset on, without control batches; a CorruptError where one is damaged."""
+        position = self.locate(offset)
+        while position < self.size:
+            data = self.read_batch(position)
+            header = check_batch(data)
+            if not header.is_control:
+                yield header, data
+            position += header.size
+
     def close(self) -> None:
         """Let go of the file."""
         with self._open_lock:
