@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headwater.record import TopicPartition
 from headwater.transmit.batch import read_header
+from headwater.transmit.danger import endangered
 from headwater.transmit.log.partition import OffsetOutOfRange, PartitionLog
 from headwater.transmit.node import Node
 from headwater.transmit.wire.apis import APIS
@@ -61,10 +62,18 @@ def _of_groups(node: Node) -> Iterator[str]:
             seconds.append(
                 ({"group": group, **_labels(name)}, _lag_seconds(partition.log, committed.offset, now_ms))
             )
+    at_risk: list[Sample] = [
+        ({"consumergroup": each.group, **_labels(each.partition)}, each.records)
+        for each in endangered(node.catalog, node.topics, now_ms)
+    ]
     members: list[Sample] = [({"consumergroup": group.id}, len(group.members)) for group in node.groups.all()]
     yield _metric("kafka_consumergroup_members", "gauge", "Members of a group.", members)
     yield _metric("kafka_consumergroup_current_offset", "gauge", "What a group has committed.", offsets)
     yield _metric("kafka_consumergroup_lag", "gauge", "Records that a group has not committed yet.", lags)
+    yield _metric(
+        "headwater_consumergroup_at_risk_records", "gauge",
+        "Records that a group has not committed and that retention will delete soon.", at_risk,
+    )  # fmt: skip
     yield _metric(
         "kafka_consumergroup_group_lag_seconds", "gauge",
         "Age of the oldest batch that a group has not committed yet.", seconds,

@@ -18,7 +18,9 @@ from typing import cast
 from headwater.clock import Clock
 from headwater.errors import ConflictError, InvalidError
 from headwater.locks import FolderLock
+from headwater.record import TopicPartition
 from headwater.transmit import broker
+from headwater.transmit.danger import endangered
 from headwater.transmit.durability import INTERVAL_S
 from headwater.transmit.group_configs import CONSUMER_SESSION_MS
 from headwater.transmit.metrics import render
@@ -229,6 +231,7 @@ class Server:
             asyncio.create_task(self._sync_logs()),
             asyncio.create_task(self._end_transactions()),
             asyncio.create_task(self._expire_producers()),
+            asyncio.create_task(self._warn_of_retention()),
         ]
 
     def metrics(self) -> str:
@@ -272,6 +275,16 @@ class Server:
             except sqlite3.Error as error:  # a full disk, say: what could not be noted is tried again
                 logger.error("cannot look after transactions: %s", error)
             await asyncio.sleep(TRANSACTIONS_EVERY_S)
+
+    async def _warn_of_retention(self) -> None:
+        """Say once of each group that it is about to lose records, as often as that changes."""
+        told: dict[tuple[str, TopicPartition], int] = {}
+        while True:
+            for each in endangered(self._node.catalog, self._node.topics, self._node.clock.now_ms()):
+                if told.get((each.group, each.partition)) != each.before:
+                    told[each.group, each.partition] = each.before
+                    logger.warning("%s", each)
+            await asyncio.sleep(self._node.settings.log_retention_check_interval_ms / 1000)
 
     async def _expire_producers(self) -> None:
         while True:

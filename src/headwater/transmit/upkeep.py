@@ -128,11 +128,11 @@ class Upkeep:
             return
         open_segment = log.segments[-1]
         if open_segment.size and is_expired(
-            _newest_ms(open_segment), now_ms=now_ms, retention_ms=config.retention_ms
+            newest_ms(open_segment), now_ms=now_ms, retention_ms=config.retention_ms
         ):
             log.roll()
         local = [segment for segment in log.segments[:-1] if not segment.path.is_symlink()]
-        old = expired_by_time(map(_newest_ms, local), now_ms=now_ms, retention_ms=config.retention_ms)
+        old = expired_by_time(map(newest_ms, local), now_ms=now_ms, retention_ms=config.retention_ms)
         total = sum(segment.size for segment in local) + log.segments[-1].size
         sizes = (segment.size for segment in local)
         large = expired_by_size(sizes, total_bytes=total, retention_bytes=config.retention_bytes)
@@ -240,11 +240,11 @@ def _cleanable(segment: Segment) -> Cleanable:
         next_offset=segment.next_offset,
         size=segment.size,
         oldest_ms=_began_ms(segment),
-        newest_ms=_newest_ms(segment),
+        newest_ms=newest_ms(segment),
     )
 
 
-def _newest_ms(segment: Segment) -> int:
+def newest_ms(segment: Segment) -> int:
     """The time of the newest record; of the file where records have none."""
     return segment.max_timestamp if segment.max_timestamp >= 0 else _written_ms(segment)
 
