@@ -34,7 +34,7 @@ class Endangered:
 
     def __str__(self) -> str:
         return (
-            f"group {self.group!r} is at offset {self.offset} of {self.partition}, and what is before {self.before} "
+            f"group {self.group!r} is at offset {self.offset} of {self.partition}; what is before {self.before} "
             f"will be deleted soon: {self.records} records; let it catch up, or raise the topic's retention.ms "
             "or retention.bytes"
         )
