@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from headwater.errors import InvalidError
 from headwater.record import TopicPartition
 from headwater.store.sqlite import ViewStore
 from headwater.transmit.batch import decode_batch, walk
@@ -121,9 +122,10 @@ def wait_for_progress(data: Path, process: "subprocess.Popen[str]", output: Path
 
 
 def batch_of(data: Path) -> int:
-    if not (data / "views.db").exists():
-        return -1
-    store = ViewStore(data / "views.db", read_only=True)
+    try:
+        store = ViewStore(data / "views.db", read_only=True)
+    except InvalidError:
+        return -1  # it has only just been started
     progress = store.progress("revenue")
     store.close()
     return -1 if progress is None else progress.batch

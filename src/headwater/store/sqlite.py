@@ -37,6 +37,7 @@ BUSY_TIMEOUT_S = 30.0
 _KEYS_PER_SELECT = 500  # stays below SQLite's oldest limit of 999 variables
 
 _SCHEMA = """
+begin immediate;
 create table if not exists headwater_views (
     name text primary key, key text not null, columns text not null);
 create table if not exists headwater_progress (
@@ -47,6 +48,7 @@ create table if not exists headwater_changes (
     primary key (view, position)) without rowid;
 create table if not exists headwater_counters (
     name text primary key, value integer not null);
+commit;
 """
 
 
@@ -79,16 +81,13 @@ class ViewStore:
     """The views of one app, in the SQLite file at `path`."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        if read_only and not path.exists():
-            raise InvalidError(
-                f"cannot read views: there is no file {str(path)!r}",
-                hint="run the app first (`headwater run APP.py`), or name its folder with --data",
-            )
         self.path = path
         self._read_only = read_only
         self._local = threading.local()
         self._write_lock = threading.Lock()
-        if not read_only:
+        if read_only:
+            self._check_readable()
+        else:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection().executescript(_SCHEMA)
 
@@ -221,6 +220,15 @@ class ViewStore:
             self._local.db = None
 
     # -- inside -----------------------------------------------------------------------------------------------
+
+    def _check_readable(self) -> None:
+        """The file may be missing, or so new that its tables are not there yet."""
+        tables = "select 1 from sqlite_master where name = 'headwater_views'"
+        if not self.path.exists() or self._connection().execute(tables).fetchone() is None:
+            raise InvalidError(
+                f"cannot read views: there is no file {str(self.path)!r} with views yet",
+                hint="run the app first (`headwater run APP.py`), or name its folder with --data",
+            )
 
     def _connection(self) -> sqlite3.Connection:
         db: sqlite3.Connection | None = getattr(self._local, "db", None)

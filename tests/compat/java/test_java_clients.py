@@ -111,7 +111,7 @@ def test_the_features_of_the_compatibility_test(tool: Tool, servers: str, topic:
         "--expect-record-too-large-exception": False,
         "--num-cluster-nodes": 1,
         "--create-topics-supported": True,
-        "--describe-acls-supported": False,
+        "--describe-acls-supported": True,
         "--describe-configs-supported": True,
         "--idempotent-producer-supported": True,
     }
