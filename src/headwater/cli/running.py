@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from headwater.transmit.embedded import Broker
 
 TOPIC_WAIT_S = 5.0
+KEPT_FOR_EVER = {"retention.ms": "-1"}
+"""Views can be rebuilt only from records that are still there; Kafka's default would delete them after a week."""
 
 Say = Callable[[str], None]
 Stop = Callable[[], None]
@@ -128,7 +130,7 @@ def _ensure_topics(app: App, servers: str, *, embedded: bool) -> None:
     with Client(servers) as client:
         if embedded:
             for topic in app.topics:
-                client.create_topic(topic.name, partitions=topic.partitions)
+                client.create_topic(topic.name, partitions=topic.partitions, configs=KEPT_FOR_EVER)
             return
         names = [topic.name for topic in app.topics]
         deadline = time.monotonic() + TOPIC_WAIT_S
