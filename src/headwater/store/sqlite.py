@@ -206,12 +206,6 @@ class ViewStore:
         )
         return [_decode_change(shape, *row) for row in found]
 
-    def oldest_change(self, view: str) -> int:
-        """The first position that `changes` still has; one past the last where it has none."""
-        found = self._connection().execute("select min(position) from headwater_changes where view = ?", (view,))
-        first = found.fetchone()[0]
-        return self.position(view) + 1 if first is None else int(first)
-
     def close(self) -> None:
         """Close this thread's connection; other threads' close with their threads."""
         db: sqlite3.Connection | None = getattr(self._local, "db", None)

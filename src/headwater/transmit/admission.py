@@ -6,8 +6,6 @@ from headwater.transmit.batch import BatchHeader
 from headwater.transmit.configs import TopicConfig
 from headwater.transmit.rewrite import raw_records, stamp
 
-NO_TIME = -1
-
 
 class TooLarge(InvalidError):
     """A record batch above the topic's max.message.bytes."""

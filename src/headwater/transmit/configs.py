@@ -195,6 +195,7 @@ _BROKER_ONLY = (
     _int("transaction.state.log.min.isr", 1, "There is one replica.", 1),
 )
 
+# Heartbeats come more often than every five seconds as in Kafka: a rebalance takes one or two of them.
 _GROUP_TABLE = (
     _int("consumer.heartbeat.interval.ms", 1000, "How often members of a consumer group report.", 1),
     _int("consumer.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),

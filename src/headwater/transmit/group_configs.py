@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headwater.errors import InvalidError
+from headwater.transmit.configs import TABLES, Kind
 from headwater.transmit.shares import ShareLimits
 
 OFFSET_RESET = "share.auto.offset.reset"
@@ -22,19 +23,7 @@ CONSUMER_HEARTBEAT_MS = "consumer.heartbeat.interval.ms"
 DEADLETTER_TOPIC = "errors.deadletterqueue.topic.name"
 DEADLETTER_COPY = "errors.deadletterqueue.copy.record.enable"
 
-# Heartbeats come more often than every five seconds as in Kafka: a rebalance takes one or two of them.
-DEFAULTS = {
-    OFFSET_RESET: "latest",
-    LOCK_MS: "30000",
-    DELIVERIES: "5",
-    LOCKS: "2000",
-    SHARE_SESSION_MS: "45000",
-    SHARE_HEARTBEAT_MS: "1000",
-    CONSUMER_SESSION_MS: "45000",
-    CONSUMER_HEARTBEAT_MS: "1000",
-    DEADLETTER_TOPIC: "",
-    DEADLETTER_COPY: "false",
-}
+DEFAULTS = {name: config.default for name, config in TABLES[Kind.GROUP].items()}
 
 _RANGES = {
     LOCK_MS: (100, 3_600_000),

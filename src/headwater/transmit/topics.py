@@ -17,7 +17,7 @@ from pathlib import Path
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.transmit import configs
-from headwater.transmit.admission import NO_TIME, admit
+from headwater.transmit.admission import admit
 from headwater.transmit.batch import BatchHeader, check_batches
 from headwater.transmit.catalog import Catalog, TopicEntry, check_topic_name
 from headwater.transmit.conditions import Expectations
@@ -28,7 +28,7 @@ from headwater.transmit.log.pool import FilePool
 from headwater.transmit.log.segment import delete_segment
 from headwater.transmit.log.snapshot import load_snapshots, save_snapshot
 from headwater.transmit.marker import Marker, encode_marker, read_marker
-from headwater.transmit.producers import ProducerStates, Refusal
+from headwater.transmit.producers import NO_TIME, ProducerStates, Refusal
 
 logger = logging.getLogger(__name__)
 

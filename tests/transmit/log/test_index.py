@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.transmit.log.index import INTERVAL_BYTES, SparseIndex, load_index
+from headwater.transmit.log.index import INTERVAL_BYTES, SparseIndex, load_saved
 
 
 @given(
@@ -32,11 +32,11 @@ def test_an_index_is_read_back_only_for_the_segment_it_was_made_for(tmp_path: Pa
     index.note(40, 9000, 77)
     path = tmp_path / "00.index"
     index.save(path, size=12_000, next_offset=60, max_timestamp=99)
-    loaded = load_index(path, size=12_000)
+    loaded = load_saved(path, size_wanted=12_000)
     assert loaded is not None
-    assert (loaded[0].position_of_offset(41), *loaded[1:]) == (9000, 60, 99)
-    assert load_index(path, size=12_001) is None
-    assert load_index(tmp_path / "missing.index", size=12_000) is None
+    assert (loaded.index.position_of_offset(41), loaded.next_offset, loaded.max_timestamp) == (9000, 60, 99)
+    assert load_saved(path, size_wanted=12_001) is None
+    assert load_saved(tmp_path / "missing.index", size_wanted=12_000) is None
 
 
 @given(st.data())
@@ -49,4 +49,4 @@ def test_a_damaged_index_is_not_read(data: st.DataObject) -> None:
         content = bytearray(path.read_bytes())
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
         path.write_bytes(content)
-        assert load_index(path, size=100) is None
+        assert load_saved(path, size_wanted=100) is None

@@ -84,8 +84,8 @@ class SavedIndex:
     max_timestamp: int
 
 
-def load_saved(path: Path) -> SavedIndex | None:
-    """Read a saved index; None if it is missing or damaged."""
+def load_saved(path: Path, *, size_wanted: int | None = None) -> SavedIndex | None:
+    """Read a saved index; None if it is missing, damaged, or of a segment that had another size."""
     try:
         data = path.read_bytes()
         magic, crc, size, next_offset, max_timestamp = _FILE_HEADER.unpack_from(data)
@@ -93,14 +93,6 @@ def load_saved(path: Path) -> SavedIndex | None:
         return None
     body = data[_FILE_HEADER.size :]
     fields = struct.pack(">qqq", size, next_offset, max_timestamp)
-    if magic != _MAGIC or crc32c(body, crc32c(fields)) != crc:
+    if magic != _MAGIC or crc32c(body, crc32c(fields)) != crc or size_wanted not in (None, size):
         return None
     return SavedIndex(index=SparseIndex(body), size=size, next_offset=next_offset, max_timestamp=max_timestamp)
-
-
-def load_index(path: Path, *, size: int) -> tuple[SparseIndex, int, int] | None:
-    """Read a saved index, with the segment's next offset and highest time; None if it does not fit or hold."""
-    saved = load_saved(path)
-    if saved is None or saved.size != size:
-        return None
-    return saved.index, saved.next_offset, saved.max_timestamp

@@ -73,8 +73,8 @@ class Segment:
     @property
     def max_timestamp(self) -> int:
         if self._max_timestamp is None:
-            saved = load_saved(index_path(self.path))
-            if saved is not None and saved.size == self.size:
+            saved = load_saved(index_path(self.path), size_wanted=self.size)
+            if saved is not None:
                 self._max_timestamp = saved.max_timestamp  # the file itself need not be opened
             else:
                 self._file()
@@ -218,8 +218,8 @@ class Segment:
     def _open_sealed(self) -> OpenFile:
         """Open by the saved index; where that is missing or damaged, by reading the segment."""
         fd = os.open(self.path, os.O_RDONLY)
-        saved = load_saved(index_path(self.path))
-        if saved is not None and saved.size == self.size:
+        saved = load_saved(index_path(self.path), size_wanted=self.size)
+        if saved is not None:
             self._max_timestamp = saved.max_timestamp
             return OpenFile(fd, saved.index)
         fresh = Segment(self.path, self.base_offset, self._pool)
