@@ -24,6 +24,7 @@ from headwater.record import TopicPartition
 from headwater.spark.offsets import BOOTSTRAP, from_json
 from headwater.spark.rows import bad_records, good_rows
 from headwater.spark.sink import BatchFunction, dead_letter_sink, view_sink
+from headwater.spark.source import HeadwaterSource
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.sqlite import ViewShape, ViewStore
@@ -122,6 +123,9 @@ class Pipeline:
     # -- building ---------------------------------------------------------------------------------------------
 
     def _records(self, topic: Topic) -> DataFrame:
+        # Registered anew for each load: what Spark finds by itself shares one map of environment variables between
+        # all queries, and one that starts adds to it while another serializes it ("Task not serializable").
+        self._spark.dataSource.register(HeadwaterSource)
         return (
             self._spark.readStream.format("headwater")
             .option(BOOTSTRAP, self._settings.bootstrap_servers)
