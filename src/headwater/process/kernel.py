@@ -1,0 +1,56 @@
+"""Kernel: a stateful operator as a pure function over columns, which every runner runs alike.
+
+A kernel knows no Spark, no clock and no IO. It is given the rows of one step and the time, and returns what it
+remembers and what it has to say. Three runners run the same kernel: the simulator, Spark streaming, Spark batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import polars as pl
+
+from headwater.process.table import Table
+
+State = Mapping[str, Table]
+"""What a kernel remembers: tables by name, each with its own key."""
+
+BEGINNING = -(2**63)
+"""The watermark before anything is known; all times are microseconds since 1970, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The time of a step, in both senses: how far event time is complete, and what the clock says."""
+
+    watermark: int = BEGINNING
+    processing_time: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step gives; `wake_up` is the processing time at which the kernel wants a step, rows or no rows."""
+
+    state: State
+    output: pl.DataFrame
+    wake_up: int | None = None
+
+
+class Kernel(Protocol):
+    """What the runners need to know of an operator."""
+
+    def initial(self) -> State:
+        """What it remembers before the first step."""
+        ...
+
+    def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Make fewer rows of the same meaning, before they travel; `step` takes the result in the rows' place."""
+        ...
+
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+        """Take rows in at `now.watermark`, then fire what is due.
+
+        A runner that learns of a new watermark from the rows themselves calls twice: once with the rows at the old
+        watermark, once without rows at the new one. So a row is never late because of a row that came with it.
+        """
+        ...
