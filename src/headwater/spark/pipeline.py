@@ -24,8 +24,9 @@ from headwater.spark.offsets import BOOTSTRAP, from_json
 from headwater.spark.rows import bad_records, good_rows
 from headwater.spark.sink import BatchFunction, dead_letter_sink, view_sink
 from headwater.spark.source import HeadwaterSource
+from headwater.spark.spool import Spool
 from headwater.store.columns import Column
-from headwater.store.facts import FactStore
+from headwater.store.facts import FactStore, Kind
 from headwater.store.sqlite import ViewShape, ViewStore
 from headwater.transmit.client import LATEST, Client
 
@@ -81,7 +82,8 @@ class Pipeline:
         for view, rows in views:
             self._store.declare(_shape(view, rows))
         for view, rows in views:
-            self._start(view.name, rows, view_sink(self._store, view), VIEW_TRIGGER)
+            sink = view_sink(self._store, view, self._spool(view), self._note_operators)
+            self._start(view.name, rows, sink, VIEW_TRIGGER)
         for topic, records in misfits:
             sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, self._clock)
             self._start(topic.dead_letters, records, sink, DEAD_LETTER_TRIGGER)
@@ -138,6 +140,9 @@ class Pipeline:
             .load()
         )
 
+    def _spool(self, view: View) -> Spool:
+        return Spool(str(self._settings.data / "spool" / view.name))
+
     def _build(self, view: View) -> DataFrame:
         """Call the view's function; what is wrong in it is told as the user's mistake, with the view's name."""
         try:
@@ -180,6 +185,9 @@ class Pipeline:
 
     # -- watching ---------------------------------------------------------------------------------------------
 
+    def _note_operators(self, view: str, body: dict[str, Any]) -> None:
+        self._facts.add(view, body, at_ms=self._clock.now_ms(), kind=Kind.OPERATORS)
+
     def _fact(self, query: StreamingQuery, progress: Any) -> dict[str, Any]:
         return {
             "state": "running" if query.isActive else "stopped",
@@ -189,6 +197,10 @@ class Pipeline:
             "processedRowsPerSecond": progress.processedRowsPerSecond,
             "durationMs": dict(progress.durationMs),
             "behindRecords": self._behind(progress.sources),
+            "sources": [
+                {"startOffset": _offsets(source.startOffset), "endOffset": _offsets(source.endOffset)}
+                for source in progress.sources
+            ],
             "error": None,
         }
 
