@@ -4,14 +4,14 @@
 
 Events carry the time at which they were appended; a view keeps the newest of each of a hundred keys, and a reader
 that looks at it all the time says how old the newest is when it appears. Stateless: the event itself. Stateful:
-the maximum in a one-minute window. The peer reads the same topic with the Kafka connector and leaves its results in
-memory, with no store behind it, so it is a floor and no rival. Both run with a trigger as fast as they can.
+the maximum in a one-minute window. The peer reads the same topic with the Kafka connector and leaves its results
+in memory, with no store behind it, so it is a floor and no rival. Its trigger is as fast as it can.
 """
 
 import json
+import multiprocessing
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,31 +57,30 @@ class Ages:
                     self.ages.append(now - sent)
 
 
+def produce(servers: str, topic: str, rate: int) -> None:
+    """Append events at a rate until killed."""
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, "queue.buffering.max.messages": 1_000_000})
+    began, sent = time.perf_counter(), 0
+    while True:
+        due = int((time.perf_counter() - began) * rate)
+        now = time.time()
+        rest = json.dumps({"sent": now, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))})[1:]
+        for number in range(sent, due):
+            producer.produce(topic, f'{{"key": "{number % KEYS}", {rest}'.encode())
+        sent = due
+        producer.poll(0.001)
+
+
 @contextmanager
 def producing(servers: str, topic: str, rate: int) -> Iterator[None]:
-    """Append events at a rate, in the background."""
-    ended = threading.Event()
-
-    def run() -> None:
-        producer = Producer({"bootstrap.servers": servers, "linger.ms": 1})
-        began, sent = time.perf_counter(), 0
-        while not ended.wait(0.001):
-            due = int((time.perf_counter() - began) * rate)
-            now = time.time()
-            value = {"sent": now, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))}
-            for number in range(sent, due):
-                producer.produce(topic, json.dumps({"key": str(number % KEYS), **value}).encode())
-            sent = due
-            producer.poll(0)
-        producer.flush()
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    """Have events appended in the meantime, by a process of its own."""
+    process = multiprocessing.get_context("spawn").Process(target=produce, args=(servers, topic, rate))
+    process.start()
     try:
         yield
     finally:
-        ended.set()
-        thread.join()
+        process.kill()
+        process.join()
 
 
 @contextmanager
@@ -157,6 +156,7 @@ def measure(
         while (passed := time.monotonic() - began) < WARM_UP_S + seconds:
             ages.look(newest(), count=passed > WARM_UP_S)
             time.sleep(LOOK_EVERY_S)
+    assert len(ages.ages) > 1, f"{side} cannot keep up with {rate} events/s: nothing new appeared"
     return ages.ages
 
 
