@@ -54,9 +54,11 @@ class SparseIndex:
         """The last known place before which every record is older than the timestamp."""
         return self._last(2, timestamp - 1)
 
-    def last_batch(self, *, position: int, offset_delta: int) -> tuple[int, int]:
+    def last_batch(self, *, position: int, offset_delta: int | None) -> tuple[int, int]:
         """The offset and place of the last known batch that starts at or before both; 0 and 0 if there is none."""
-        number = min(self._count(1, position), self._count(0, offset_delta))
+        number = self._count(1, position)
+        if offset_delta is not None:
+            number = min(number, self._count(0, offset_delta))
         found = _ENTRY.unpack_from(self._entries, (number - 1) * _ENTRY.size) if number else (0, 0)
         return found[0], found[1]
 

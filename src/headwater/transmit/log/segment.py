@@ -173,9 +173,10 @@ class Segment:
         if self.next_offset <= below and self.size - position <= max_bytes:
             size, next_offset = self.size - position, self.next_offset
         else:
-            index = self._file().index
-            bounds = {"position": position + max_bytes, "offset_delta": below - self.base_offset}
-            offset_delta, end = index.last_batch(**bounds)
+            offset_delta, end = self._file().index.last_batch(
+                position=position + max_bytes,
+                offset_delta=None if self.next_offset <= below else below - self.base_offset,
+            )
             size, next_offset = end - position, self.base_offset + offset_delta
         if size < _REGION_BYTES or not (self._verified is None or self._verified.covers(position, size)):
             return None
