@@ -29,6 +29,7 @@ _CRC_COVERS_FROM = 21
 MAGIC = 2
 
 COMPRESSION_MASK = 0x07
+_COMPRESSION_MAX = max(Compression)
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
@@ -96,7 +97,7 @@ def check_batch(data: Buffer, at: int = 0) -> BatchHeader:
         raise CorruptError(
             f"record batch at byte {at}: {header.count} records, last offset delta {header.last_offset_delta}"
         )
-    if header.attributes & COMPRESSION_MASK > max(Compression):
+    if header.attributes & COMPRESSION_MASK > _COMPRESSION_MAX:
         raise CorruptError(
             f"record batch at byte {at}: unknown compression {header.attributes & COMPRESSION_MASK}"
         )

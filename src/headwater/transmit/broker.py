@@ -2,12 +2,13 @@
 
 Bytes come in as a frame and go out as a list of parts; what happens in between is the handlers' work. Produce and
 Fetch carry records and are read and written by hand (`wire.produce`, `wire.fetch`), the rest by their classes.
+What can be answered at once is: a task for each request would cost more than most requests do.
 """
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headwater.errors import InvalidError
@@ -18,6 +19,7 @@ from headwater.transmit.handlers import (
     cluster,
     configs,
     consumers,
+    fetching,
     group_admin,
     groups,
     queue_admin,
@@ -27,19 +29,23 @@ from headwater.transmit.handlers import (
     transactions,
 )
 from headwater.transmit.node import Node
+from headwater.transmit.region import Part
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
-from headwater.transmit.wire.fetch import write_fetch
+from headwater.transmit.wire.fetch import read_fetch, write_fetch
 from headwater.transmit.wire.frame import LENGTH, RequestHeader, read_request_header, response_header
 from headwater.transmit.wire.produce import VERSION_MIN as PRODUCE_VERSION_MIN
-from headwater.transmit.wire.produce import read_produce
+from headwater.transmit.wire.produce import read_produce, write_produce
 
 logger = logging.getLogger(__name__)
 
-Parts = list[bytes]
+Parts = list[Part]
+
+_READERS: dict[int, Callable[[memoryview, int, int], Any]] = {PRODUCE: read_produce, FETCH: read_fetch}
+_WRITERS: dict[int, Callable[[int, Any], Sequence[Part]]] = {PRODUCE: write_produce, FETCH: write_fetch}
 
 HANDLERS: dict[int, Handler] = {
     0: records.produce,
-    1: records.fetch,
+    1: fetching.fetch,
     2: records.list_offsets,
     3: cluster.metadata,
     8: groups.offset_commit,
@@ -119,20 +125,22 @@ def answer(node: Node, frame: bytearray, host: str) -> Parts | Awaitable[Parts |
 
 
 def _read(api: Api, header: RequestHeader, view: memoryview) -> Any:
-    if header.api_key == PRODUCE and header.api_version >= PRODUCE_VERSION_MIN:
-        return read_produce(view, header.body_at, header.api_version)
-    if header.api_key == API_VERSIONS and not api.serves(header.api_version):
-        return api.request()  # its body is of no interest, the answer says what we can do
-    if not api.serves(header.api_version) or header.api_key == PRODUCE:
+    version = header.api_version
+    if not api.serves(version) or (api.key == PRODUCE and version < PRODUCE_VERSION_MIN):
+        if api.key == API_VERSIONS:
+            return api.request()  # its body is of no interest, the answer says what we can do
         raise UnservedRequest(
-            f"client {header.client_id!r} sent {api.request.name} of version {header.api_version}, "
+            f"client {header.client_id!r} sent {api.request.name} of version {version}, "
             f"we serve {api.version_min} to {api.version_max}"
         )
+    read_by_hand = _READERS.get(api.key)
+    if read_by_hand is not None:
+        return read_by_hand(view, header.body_at, version)
     try:
-        return api.request.decode(view[header.body_at :], version=header.api_version)
+        return api.request.decode(view[header.body_at :], version=version)
     except Exception as error:  # the decoder has no error of its own: whatever it raises, the bytes are bad
         raise InvalidError(
-            f"cannot read {api.request.name} of version {header.api_version} from {header.client_id!r}: {error!r}"
+            f"cannot read {api.request.name} of version {version} from {header.client_id!r}: {error!r}"
         ) from error
 
 
@@ -149,8 +157,6 @@ def _write(api: Api, header: RequestHeader, message: Any) -> Parts | None:
     # The header of ApiVersions stays plain, because its reader does not know our version yet.
     flexible = is_flexible(header.api_key, version) and header.api_key != API_VERSIONS
     head = response_header(header.correlation_id, flexible=flexible)
-    if header.api_key == FETCH:
-        body = write_fetch(version, message)
-    else:
-        body = [bytes(message.encode(version=version))]
+    write_by_hand = _WRITERS.get(header.api_key)
+    body = [bytes(message.encode(version=version))] if write_by_hand is None else write_by_hand(version, message)
     return [LENGTH.pack(len(head) + sum(map(len, body))) + head, *body]

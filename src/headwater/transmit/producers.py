@@ -159,6 +159,8 @@ class ProducerStates:
     def last_stable_offset(self, high_watermark: int) -> int:
         """Where the oldest transaction starts that is open, or whose end is not yet durable."""
         self.settle(high_watermark)
+        if not self._open and not self._ending:
+            return high_watermark
         oldest_open = next(iter(self._open.values()), high_watermark)
         return min([high_watermark, oldest_open, *(first for first, _ in self._ending)])
 

@@ -1,9 +1,5 @@
-"""Sockets around `broker`: frames in, answers out, in the order of the requests.
-
-Requests of one connection are handled in order, and each may take its time to be answered (a fetch that waits
-for records, a produce that waits for the disk) while the next is already being handled. Answers leave in order. A
-connection that asks faster than it is answered, or does not take its answers, is not read from until it has
-caught up, and all of them together have only so much room for requests (`intake`), so memory stays bounded.
+"""Sockets around `broker`: clients are taken in (`connection` answers them), and what has to happen from time to
+time does.
 """
 
 import asyncio
@@ -11,203 +7,72 @@ import errno
 import logging
 import socket
 import sqlite3
-from collections import deque
-from dataclasses import dataclass
-from typing import cast
 
 from headwater.clock import Clock
 from headwater.errors import ConflictError, InvalidError
 from headwater.locks import FolderLock
 from headwater.record import TopicPartition
-from headwater.transmit import broker
+from headwater.transmit.connection import CHUNK_BYTES, Connection
 from headwater.transmit.danger import endangered
 from headwater.transmit.durability import INTERVAL_S
 from headwater.transmit.group_configs import CONSUMER_SESSION_MS
 from headwater.transmit.metrics import render
 from headwater.transmit.node import BrokerSettings, Endpoint, Node, open_node
 from headwater.transmit.upkeep import Upkeep
-from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
 
 logger = logging.getLogger(__name__)
-
-IN_FLIGHT_MAX = 64
-"""Requests of one connection that may be waiting for their answer."""
 
 EXPIRE_EVERY_S = 0.1
 TRANSACTIONS_EVERY_S = 0.5
 PRODUCERS_EVERY_S = 60.0
 BACKLOG = 512
+ACCEPT_AGAIN_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request that is being answered."""
+class Listener:
+    """Takes in clients until it is closed."""
 
-    api_key: int
-    size: int
-    started: float
-    answer: asyncio.Future[broker.Parts | None]
-
-
-class Connection(asyncio.BufferedProtocol):
-    """One client. A frame is received straight into the buffer it is then read from."""
-
-    def __init__(self, node: Node, connections: "set[Connection]") -> None:
+    def __init__(self, listening: socket.socket, node: Node) -> None:
+        self.connections: set[Connection] = set()
+        self._socket = listening
         self._node = node
+        self._chunk = memoryview(bytearray(CHUNK_BYTES))
         self._loop = asyncio.get_running_loop()
-        self._connections = connections
-        self._transport: asyncio.Transport
-        self._host = "?"
-        self._prefix = bytearray(LENGTH.size)
-        self._frame: bytearray | None = None
-        self._filled = 0
-        self._announced = 0  # the size of a request for which there is no room yet
-        self._waiting: deque[_Asked] = deque()
-        self._is_paused = False
-        self._may_write = True
+        self._pause: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        self._listen()
 
-    # -- what asyncio calls -----------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Take in no more; those who are in stay."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        self._host = f"/{peer[0]}" if peer else "?"
-        self._connections.add(self)
-        self._node.counters.connections += 1
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._socket, self._accept)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.discard(self)
-        self._node.counters.connections -= 1
-        held = 0 if self._frame is None else len(self._frame)
-        self._frame = None
-        for asked in self._waiting:
-            asked.answer.cancel()
-            held += asked.size
-        self._waiting.clear()
-        if self._announced:
-            self._node.intake.forget(self._on_room)
-        self._node.intake.give_back(held)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        target = self._prefix if self._frame is None else self._frame
-        return memoryview(target)[self._filled :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._filled += nbytes
-        if self._frame is None:
-            if self._filled == len(self._prefix):
-                self._start_frame()
-        elif self._filled == len(self._frame):
-            frame, self._frame, self._filled = self._frame, None, 0
-            self._handle(frame)
-
-    def pause_writing(self) -> None:
-        self._may_write = False
-        self._balance()
-
-    def resume_writing(self) -> None:
-        self._may_write = True
-        self._balance()
-
-    async def close(self) -> None:
-        """Let go of the client; what it has not taken by now is dropped."""
-        waiting = [asked.answer for asked in self._waiting]
-        for answer in waiting:
-            answer.cancel()
-        self._transport.abort()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    # -- inside -----------------------------------------------------------------------------------------------
-
-    def _start_frame(self) -> None:
-        (size,) = LENGTH.unpack(self._prefix)
-        if not 0 < size <= FRAME_BYTES_MAX:
-            logger.warning(
-                "closing %s: it announced a request of %d bytes, at most %d are taken; is it a Kafka client?",
-                self._host, size, FRAME_BYTES_MAX,
-            )  # fmt: skip
-            self._transport.close()
-            return
-        if self._node.intake.take(size):
-            self._frame = bytearray(size)
-            self._filled = 0
-        else:
-            self._announced = size
-            self._node.intake.wait(size, self._on_room)
-            self._balance()
-
-    def _on_room(self) -> None:
-        """Receive the request that was announced; room for it is taken."""
-        self._frame = bytearray(self._announced)
-        self._announced = self._filled = 0
-        self._balance()
-
-    def _handle(self, frame: bytearray) -> None:
-        started = self._loop.time()
-        self._node.counters.bytes_in += len(frame)
-        try:
-            result = broker.answer(self._node, frame, self._host)
-        except Exception as error:
-            self._node.intake.give_back(len(frame))
-            if isinstance(error, InvalidError):
-                logger.warning("closing %s: %s", self._host, error)
-            else:
-                logger.exception("closing %s: a request failed", self._host)
-            self._transport.close()
-            return
-        api_key = int.from_bytes(frame[:2], "big")
-        if result is None or isinstance(result, list):
-            if not self._waiting:
-                self._send(api_key, len(frame), started, result)
+    def _accept(self) -> None:
+        for _ in range(BACKLOG):
+            try:
+                client, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            answer: asyncio.Future[broker.Parts | None] = self._loop.create_future()
-            answer.set_result(result)
-        else:
-            answer = asyncio.ensure_future(result)
-            answer.add_done_callback(self._on_answered)
-        self._waiting.append(_Asked(api_key, len(frame), started, answer))
-        self._balance()
-
-    def _on_answered(self, _: object) -> None:
-        """Send what is ready, up to the first answer that is not."""
-        while self._waiting and self._waiting[0].answer.done():
-            asked = self._waiting.popleft()
-            if asked.answer.cancelled():
-                self._node.intake.give_back(asked.size)
-                continue
-            error = asked.answer.exception()
-            if error is not None:
-                self._node.intake.give_back(asked.size)
-                logger.error("closing %s: a request failed", self._host, exc_info=error)
-                self._transport.close()
+            except OSError as error:  # no descriptor is left, say: the client stays in the queue meanwhile
+                logger.error("cannot take in a client: %s; trying again in %s s", error, ACCEPT_AGAIN_S)
+                self._loop.remove_reader(self._socket)
+                self._pause = self._loop.call_later(ACCEPT_AGAIN_S, self._listen)
                 return
-            self._send(asked.api_key, asked.size, asked.started, asked.answer.result())
-        self._balance()
-
-    def _send(self, api_key: int, size: int, started: float, parts: broker.Parts | None) -> None:
-        """Give the answer to the socket; with that the request is over."""
-        self._node.counters.note_request(api_key, self._loop.time() - started)
-        if parts is not None and not self._transport.is_closing():
-            self._node.counters.bytes_out += sum(map(len, parts))
-            self._transport.writelines(parts)
-        self._node.intake.give_back(size)
-
-    def _balance(self) -> None:
-        """Read from the client only while it keeps up and there is room for what it sends."""
-        keeps_up = self._may_write and not self._announced and len(self._waiting) < IN_FLIGHT_MAX
-        if keeps_up and self._is_paused:
-            self._transport.resume_reading()
-        elif not keeps_up and not self._is_paused:
-            self._transport.pause_reading()
-        self._is_paused = not keeps_up
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            Connection(client, self._node, self.connections, self._chunk)
 
 
 class Server:
     """Listens for clients until it is closed."""
 
-    def __init__(
-        self, node: Node, listener: asyncio.Server, connections: set[Connection], lock: FolderLock
-    ) -> None:
+    def __init__(self, node: Node, listener: Listener, lock: FolderLock) -> None:
         self.endpoint = node.endpoint
         self.recovered = [
             (partition.name, partition.log.recovered_bytes)
@@ -217,7 +82,6 @@ class Server:
         """Partitions whose last segment was cut when it was opened, and by how many bytes."""
         self._node = node
         self._listener = listener
-        self._connections = connections
         self._lock = lock
         self._upkeep = Upkeep(
             node.topics,
@@ -243,7 +107,7 @@ class Server:
         self._listener.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*(connection.close() for connection in self._connections))
+        await asyncio.gather(*(connection.close() for connection in list(self._listener.connections)))
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._node.transactions.close()
         self._upkeep.close()
@@ -307,11 +171,7 @@ async def serve(settings: BrokerSettings, clock: Clock) -> Server:
             listening.close()
         lock.release()
         raise
-    connections: set[Connection] = set()
-    listener = await asyncio.get_running_loop().create_server(
-        lambda: Connection(node, connections), sock=listening
-    )
-    return Server(node, listener, connections, lock)
+    return Server(node, Listener(listening, node), lock)
 
 
 def _bind(settings: BrokerSettings) -> socket.socket:

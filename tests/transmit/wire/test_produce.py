@@ -1,16 +1,22 @@
-"""The Produce request, as kafka-python writes it."""
+"""Produce, as kafka-python writes the request and reads the response."""
 
 import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from headwater.errors import InvalidError
 from headwater.transmit.wire.apis import is_flexible
 from headwater.transmit.wire.frame import read_request_header
-from headwater.transmit.wire.produce import PartitionRecords, read_produce
+from headwater.transmit.wire.produce import (
+    PartitionProduced,
+    PartitionRecords,
+    ProduceAnswer,
+    read_produce,
+    write_produce,
+)
 
 VERSIONS = range(3, 14)
 TOPICS = st.lists(
@@ -75,3 +81,40 @@ def test_garbage_is_read_or_invalid(version: int, garbage: bytes) -> None:
         read_produce(memoryview(garbage), 0, version)
     except InvalidError as error:
         assert str(version) in str(error)
+
+
+# -- the response ---------------------------------------------------------------------------------------------
+
+PRODUCED = st.lists(
+    st.builds(
+        PartitionProduced,
+        partition=st.integers(0, 2**31 - 1),
+        error=st.sampled_from([0, 2, 87]),
+        base_offset=st.integers(-1, 2**63 - 1),
+        log_append_time_ms=st.integers(-1, 2**63 - 1),
+        log_start_offset=st.integers(-1, 2**63 - 1),
+        message=st.none() | st.text(max_size=300),
+    ),
+    max_size=3,
+)
+
+
+@given(st.sampled_from(VERSIONS), st.data())
+def test_what_we_answer_is_read_by_kafka_python(version: int, data: st.DataObject) -> None:
+    kind = st.uuids() if version >= 13 else st.text("abc.-_", min_size=1, max_size=249)
+    topics = data.draw(st.lists(st.tuples(kind, PRODUCED), max_size=3))
+    body = b"".join(write_produce(version, ProduceAnswer(topics)))
+    response = ProduceResponse.decode(body, version=version)
+    assert response.throttle_time_ms == 0
+    assert [topic.topic_id if version >= 13 else topic.name for topic in response.responses] == [
+        topic for topic, _ in topics
+    ]
+    for found, (_, partitions) in zip(response.responses, topics, strict=True):
+        for partition, produced in zip(found.partition_responses, partitions, strict=True):
+            assert (partition.index, partition.error_code, partition.base_offset) == produced[:3]
+            assert partition.log_append_time_ms == produced.log_append_time_ms
+            if version >= 5:
+                assert partition.log_start_offset == produced.log_start_offset
+            if version >= 8:
+                assert partition.error_message == produced.message
+    assert bytes(response.encode()) == body  # nothing is left behind

@@ -3,14 +3,12 @@ gives the response's message, now or later; it writes no bytes and opens no sock
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwater.transmit.node import Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
+class Asker(NamedTuple):
     """Who sent a request, in which version."""
 
     client_id: str

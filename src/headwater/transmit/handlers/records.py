@@ -1,36 +1,32 @@
-"""Records in and out: produce, fetch, and looking offsets up."""
+"""Records in, and looking offsets up."""
 
-import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable
 from typing import Any
 
 from kafka.protocol.consumer import ListOffsetsResponse, OffsetForLeaderEpochResponse
-from kafka.protocol.producer import ProduceResponse
 
 from headwater.errors import CorruptError, InvalidError, UnavailableError
 from headwater.transmit.admission import TooLarge
 from headwater.transmit.batch import walk
 from headwater.transmit.conditions import ExpectationFailed
 from headwater.transmit.handlers import Asker
+from headwater.transmit.handlers.fetching import READ_COMMITTED
 from headwater.transmit.handlers.transactions import produce_code
-from headwater.transmit.log.partition import LEADER_EPOCH, OffsetOutOfRange
+from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.node import Node
-from headwater.transmit.producers import Refusal
+from headwater.transmit.producers import NO_TIME, Refusal
 from headwater.transmit.topics import Appended, Partition, RefusedBatch
 from headwater.transmit.transactions import Claim
 from headwater.transmit.wire.codes import Code
-from headwater.transmit.wire.fetch import PartitionAnswer, TopicAnswer
-from headwater.transmit.wire.produce import PartitionRecords, ProduceRequest
+from headwater.transmit.wire.produce import PartitionProduced, PartitionRecords, ProduceAnswer, ProduceRequest
 
 logger = logging.getLogger(__name__)
 
 ACKS_NONE, ACKS_ALL = 0, -1
-FETCH_BYTES_MAX = 55 * 1024 * 1024
-"""Whatever a client asks for; Kafka's own default of the broker's fetch.max.bytes."""
 _LATEST, _EARLIEST, _MAX_TIMESTAMP = -1, -2, -3
 _NO_OFFSET = -1
-_READ_COMMITTED = 1
 _REFUSALS = {
     Refusal.STALE_EPOCH: Code.INVALID_PRODUCER_EPOCH,
     Refusal.OUT_OF_ORDER: Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -42,39 +38,54 @@ _REFUSALS = {
 # -- produce --------------------------------------------------------------------------------------------------
 
 
-def produce(node: Node, request: ProduceRequest, asker: Asker) -> Awaitable[Any]:
+Outcome = tuple[Partition | None, Appended | Code, str | None]
+
+
+def produce(
+    node: Node, request: ProduceRequest, asker: Asker
+) -> ProduceAnswer | Awaitable[ProduceAnswer | None] | None:
     """Append now, so that records keep the order of the requests; answer when they are durable."""
-    results = [_append(node, part, request) for part in request.parts]
-    return _acknowledge(node, request, results)
+    outcomes = [_append(node, part, request) for part in request.parts]
+    if request.acks == ACKS_ALL and not all(_is_durable(partition, outcome) for partition, outcome, _ in outcomes):
+        return _wait_and_answer(request, outcomes)
+    return _produced(request, outcomes)
 
 
-async def _acknowledge(
-    node: Node, request: ProduceRequest, results: list[tuple[Partition | None, Appended | Code, str | None]]
-) -> Any:
-    topics: dict[Any, list[Any]] = {}
-    for part, (partition, outcome, message) in zip(request.parts, results, strict=True):
-        if isinstance(outcome, Appended) and partition is not None and request.acks == ACKS_ALL:
+def _is_durable(partition: Partition | None, outcome: Appended | Code) -> bool:
+    """Whether there is nothing to wait for."""
+    if partition is None or not isinstance(outcome, Appended):
+        return True
+    return partition.log.high_watermark >= outcome.next_offset
+
+
+async def _wait_and_answer(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceAnswer | None:
+    for number, (partition, outcome, _) in enumerate(outcomes):
+        if partition is not None and isinstance(outcome, Appended):
             try:
                 await partition.wait_durable(outcome.next_offset)
             except UnavailableError as error:
-                outcome, message = Code.KAFKA_STORAGE_ERROR, str(error)
-        topics.setdefault(part.topic, []).append(_produced(part, partition, outcome, message))
+                outcomes[number] = (partition, Code.KAFKA_STORAGE_ERROR, str(error))
+    return _produced(request, outcomes)
+
+
+def _produced(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceAnswer | None:
     if request.acks == ACKS_NONE:
         return None
-    return ProduceResponse(
-        responses=[
-            ProduceResponse.TopicProduceResponse(
-                **({"name": topic} if isinstance(topic, str) else {"topic_id": topic}),
-                partition_responses=partitions,
-            )
-            for topic, partitions in topics.items()
-        ]
-    )
+    topics: dict[str | uuid.UUID, list[PartitionProduced]] = {}
+    for part, (partition, outcome, message) in zip(request.parts, outcomes, strict=True):
+        if isinstance(outcome, Appended) and partition is not None:
+            error, base_offset, time_ms = Code.NONE, outcome.base_offset, outcome.log_append_time_ms
+            start_offset = partition.log.start_offset
+        else:
+            assert isinstance(outcome, Code)
+            error, base_offset, time_ms, start_offset = outcome, _NO_OFFSET, NO_TIME, _NO_OFFSET
+        topics.setdefault(part.topic, []).append(
+            PartitionProduced(part.partition, error, base_offset, time_ms, start_offset, message)
+        )
+    return ProduceAnswer(list(topics.items()))
 
 
-def _append(
-    node: Node, part: PartitionRecords, request: ProduceRequest
-) -> tuple[Partition | None, Appended | Code, str | None]:
+def _append(node: Node, part: PartitionRecords, request: ProduceRequest) -> Outcome:
     entry = node.topics.entry(part.topic)
     partition = entry and node.topics.partition(entry.name, part.partition)
     if not partition:
@@ -109,120 +120,6 @@ def _append(
         return partition, Code.KAFKA_STORAGE_ERROR, str(error)
 
 
-def _produced(
-    part: PartitionRecords, partition: Partition | None, outcome: Appended | Code, message: str | None
-) -> Any:
-    failed = isinstance(outcome, Code)
-    return ProduceResponse.TopicProduceResponse.PartitionProduceResponse(
-        index=part.partition,
-        error_code=outcome if isinstance(outcome, Code) else Code.NONE,
-        base_offset=_NO_OFFSET if isinstance(outcome, Code) else outcome.base_offset,
-        log_append_time_ms=-1 if isinstance(outcome, Code) else outcome.log_append_time_ms,
-        log_start_offset=_NO_OFFSET if failed or partition is None else partition.log.start_offset,
-        record_errors=[],
-        error_message=message,
-    )
-
-
-# -- fetch ----------------------------------------------------------------------------------------------------
-
-
-async def fetch(node: Node, request: Any, asker: Asker) -> list[TopicAnswer]:
-    """Read what is asked for; where there is less than `min_bytes`, wait for more until the time is over."""
-    answers = _read_all(node, request)
-    if request.max_wait_ms > 0 and not _is_enough(answers, request.min_bytes):
-        await _wait_for_more(node, request)
-        answers = _read_all(node, request)
-    return answers
-
-
-async def _wait_for_more(node: Node, request: Any) -> None:
-    """Wait until the partitions have grown by enough, or the client's patience is over."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + request.max_wait_ms / 1000
-    partitions = [
-        partition
-        for topic in request.topics
-        for asked in topic.partitions
-        if (entry := node.topics.entry(topic.topic or topic.topic_id))
-        and (partition := node.topics.partition(entry.name, asked.partition))
-    ]
-    while (left := deadline - loop.time()) > 0:
-        grown = asyncio.Event()
-        for partition in partitions:
-            partition.on_advance(grown.set)
-        try:
-            await asyncio.wait_for(grown.wait(), left)
-        except TimeoutError:
-            return
-        finally:
-            for partition in partitions:
-                partition.forget(grown.set)
-        if _is_enough(_read_all(node, request), request.min_bytes):
-            return
-
-
-def _is_enough(answers: list[TopicAnswer], min_bytes: int) -> bool:
-    found = 0
-    for topic in answers:
-        for answer in topic.partitions:
-            if answer.error:
-                return True
-            found += len(answer.records)
-    return found >= min_bytes
-
-
-def _read_all(node: Node, request: Any) -> list[TopicAnswer]:
-    room = min(request.max_bytes, FETCH_BYTES_MAX)
-    answers = []
-    for topic in request.topics:
-        asked_for = topic.topic or topic.topic_id
-        entry = node.topics.entry(asked_for)
-        partitions = []
-        for asked in topic.partitions:
-            partition = entry and node.topics.partition(entry.name, asked.partition)
-            if partition:
-                answer = _read(partition, asked, room, committed=request.isolation_level == _READ_COMMITTED)
-            else:
-                by_name = isinstance(asked_for, str)
-                code = Code.UNKNOWN_TOPIC_OR_PARTITION if by_name or entry else Code.UNKNOWN_TOPIC_ID
-                answer = PartitionAnswer(partition=asked.partition, error=code)
-            room -= len(answer.records)
-            partitions.append(answer)
-        answers.append(TopicAnswer(name=topic.topic or "", id=topic.topic_id, partitions=partitions))
-    return answers
-
-
-def _read(partition: Partition, asked: Any, room: int, *, committed: bool) -> PartitionAnswer:
-    log = partition.log
-    stable = partition.last_stable_offset
-    marks = {
-        "partition": asked.partition,
-        "high_watermark": log.high_watermark,
-        "last_stable_offset": stable,
-        "log_start_offset": log.start_offset,
-    }
-    try:
-        wanted = min(asked.partition_max_bytes, room)
-        records = log.read(asked.fetch_offset, wanted) if wanted > 0 else b""
-    except OffsetOutOfRange:
-        return PartitionAnswer(**marks, error=Code.OFFSET_OUT_OF_RANGE)
-    except (CorruptError, OSError) as error:
-        logger.error("cannot read %s at offset %d: %s", partition.name, asked.fetch_offset, error)
-        return PartitionAnswer(**marks, error=Code.KAFKA_STORAGE_ERROR)
-    if not committed:
-        return PartitionAnswer(**marks, records=records)
-    end, behind = 0, asked.fetch_offset
-    for at, header in walk(records):
-        if header.next_offset > stable:
-            break
-        end, behind = at + header.size, header.next_offset
-    aborted = partition.producers.aborted(asked.fetch_offset, behind) if end else []
-    return PartitionAnswer(
-        **marks, records=records[:end], aborted=[(a.producer_id, a.first_offset) for a in aborted]
-    )
-
-
 # -- offsets in the log ---------------------------------------------------------------------------------------
 
 
@@ -233,7 +130,7 @@ def list_offsets(node: Node, request: Any, asker: Asker) -> Any:
             ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _list_offset(node, topic.name, asked, committed=request.isolation_level == _READ_COMMITTED)
+                    _list_offset(node, topic.name, asked, committed=request.isolation_level == READ_COMMITTED)
                     for asked in topic.partitions
                 ],
             )

@@ -54,7 +54,20 @@ class SparseIndex:
         """The last known place before which every record is older than the timestamp."""
         return self._last(2, timestamp - 1)
 
+    def last_batch(self, *, position: int, offset_delta: int | None) -> tuple[int, int]:
+        """The offset and place of the last known batch that starts at or before both; 0 and 0 if there is none."""
+        number = self._count(1, position)
+        if offset_delta is not None:
+            number = min(number, self._count(0, offset_delta))
+        found = _ENTRY.unpack_from(self._entries, (number - 1) * _ENTRY.size) if number else (0, 0)
+        return found[0], found[1]
+
     def _last(self, field: int, bound: int) -> int:
+        number = self._count(field, bound)
+        return int(_ENTRY.unpack_from(self._entries, (number - 1) * _ENTRY.size)[1]) if number else 0
+
+    def _count(self, field: int, bound: int) -> int:
+        """How many entries have no more than the bound in a field."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -62,7 +75,7 @@ class SparseIndex:
                 low = middle + 1
             else:
                 high = middle
-        return 0 if low == 0 else int(_ENTRY.unpack_from(self._entries, (low - 1) * _ENTRY.size)[1])
+        return low
 
     def save(self, path: Path, *, size: int, next_offset: int, max_timestamp: int) -> None:
         """Write the index of a sealed segment, with what else is to be known without reading the segment."""

@@ -29,6 +29,7 @@ from headwater.transmit.log.segment import (
 )
 from headwater.transmit.log.start import load_start, save_start
 from headwater.transmit.log.swap import finish_swaps
+from headwater.transmit.region import FileRegion
 
 LEADER_EPOCH = 0  # one node leads for ever
 _CURSORS_MAX = 64
@@ -130,22 +131,28 @@ class PartitionLog:
 
         At least one batch is returned where there is one, however large; otherwise at most `max_bytes`.
         """
-        if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRange(
-                f"cannot read {self.directory.name} at offset {offset}: it holds {self.start_offset} to "
-                f"{self.end_offset}"
-            )
-        if offset == self.end_offset and self.damage is not None:
-            raise CorruptError(str(self.damage))
-        if offset >= self.high_watermark:
+        found = self._find(offset, self.high_watermark)
+        if found is None:
             return b""
-        segment, position = self._locate(offset)
-        if position == segment.size:
-            return b""  # compaction has left nothing from here to the end
+        segment, position = found
         data, next_offset = segment.read_batches(position, max_bytes, self.high_watermark)
         if data:
             self._remember(next_offset, segment, position + len(data))
         return data
+
+    def read_region(self, offset: int, max_bytes: int, below: int) -> tuple[bytes | FileRegion, int]:
+        """As `read`, up to an offset, and the offset behind it; what is large is not read but pointed at."""
+        found = self._find(offset, below)
+        if found is None:
+            return b"", offset
+        segment, position = found
+        records: bytes | FileRegion
+        records, next_offset = segment.region(position, max_bytes, below) or segment.read_batches(
+            position, max_bytes, below
+        )
+        if records:
+            self._remember(next_offset, segment, position + len(records))
+        return records, next_offset
 
     def offset_of_time(self, timestamp: int) -> TimestampOffset | None:
         """The first record of that time or later, exact to the record."""
@@ -217,6 +224,20 @@ class PartitionLog:
         self._bases = [segment.base_offset for segment in self._segments]
 
     # -- inside -----------------------------------------------------------------------------------------------
+
+    def _find(self, offset: int, below: int) -> tuple[Segment, int] | None:
+        """Where the batch with the offset is; None if there is nothing to read from it up to the other offset."""
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"cannot read {self.directory.name} at offset {offset}: it holds {self.start_offset} to "
+                f"{self.end_offset}"
+            )
+        if offset == self.end_offset and self.damage is not None:
+            raise CorruptError(str(self.damage))
+        if offset >= below:
+            return None
+        segment, position = self._locate(offset)
+        return None if position == segment.size else (segment, position)  # compaction may have left nothing here
 
     def _forget(self, segments: Sequence[Segment]) -> None:
         gone = set(segments)

@@ -30,6 +30,7 @@ from headwater.transmit.batch import (
 from headwater.transmit.log.index import SavedIndex, SparseIndex, load_saved
 from headwater.transmit.log.pool import FilePool, OpenFile
 from headwater.transmit.log.scan import Damage, find_batch, scan
+from headwater.transmit.region import FileRegion
 
 NO_TIMESTAMP = -1
 _PLACE = struct.Struct(">qi4xb6xi")  # of a header: base offset, length, magic, last offset delta
@@ -41,6 +42,8 @@ class Regions:
 
     def __init__(self, size: int) -> None:
         self._done = bytearray(size // _REGION_BYTES + 1)
+        self._reached: dict[int, int] = {}
+        """How far a region was verified whose rest was not, by its number: the next reader goes on from there."""
 
     def covers(self, position: int, length: int) -> bool:
         """Whether all of it was verified, or stands behind what must be."""
@@ -49,9 +52,16 @@ class Regions:
 
     def note(self, position: int, length: int, *, is_end: bool) -> None:
         """Batches from a position on were verified; a region counts when all that start in it were."""
-        first = -(-position // _REGION_BYTES)
-        last = len(self._done) if is_end else min(len(self._done), (position + length) // _REGION_BYTES)
-        self._done[first:last] = b"\x01" * max(0, last - first)
+        first, last = position // _REGION_BYTES, (position + length) // _REGION_BYTES
+        if position % _REGION_BYTES and self._reached.get(first) != position:
+            first += 1
+        if is_end:
+            last = len(self._done)
+        elif first <= last:
+            self._reached[last] = position + length
+        for number in range(first, min(last, len(self._done))):
+            self._done[number] = 1
+            self._reached.pop(number, None)
 
 
 class Segment:
@@ -155,6 +165,23 @@ class Segment:
             self._verified.note(position, end, is_end=position + end == self.size)
         return (data if end == len(data) else data[:end]), next_offset
 
+    def region(self, position: int, max_bytes: int, below: int) -> tuple[FileRegion, int] | None:
+        """What `read_batches` reads, by the index alone; None where the batches have to be looked at.
+
+        That is where they are not yet verified, and where there are too few for the index to tell them apart.
+        """
+        if self.next_offset <= below and self.size - position <= max_bytes:
+            size, next_offset = self.size - position, self.next_offset
+        else:
+            offset_delta, end = self._file().index.last_batch(
+                position=position + max_bytes,
+                offset_delta=None if self.next_offset <= below else below - self.base_offset,
+            )
+            size, next_offset = end - position, self.base_offset + offset_delta
+        if size < _REGION_BYTES or not (self._verified is None or self._verified.covers(position, size)):
+            return None
+        return FileRegion(self._file().fd, position, size), next_offset
+
     def locate(self, offset: int) -> int:
         """The position of the batch that holds the offset, or of the next one where the offset is in a gap."""
         position = self._file().index.position_of_offset(offset - self.base_offset)
@@ -248,11 +275,12 @@ class Segment:
         return header
 
     def _note(self, header: BatchHeader) -> None:
-        index = self._file().index
-        index.note(header.base_offset - self.base_offset, self.size, self.max_timestamp)
+        newest = self.max_timestamp
+        self._file().index.note(header.base_offset - self.base_offset, self.size, newest)
         self.size += header.size
         self.next_offset = header.next_offset
-        self._max_timestamp = max(self.max_timestamp, header.max_timestamp)
+        if header.max_timestamp > newest:
+            self._max_timestamp = header.max_timestamp
 
 
 def create_segment(directory: Path, base_offset: int, pool: FilePool) -> Segment:

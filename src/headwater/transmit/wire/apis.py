@@ -6,6 +6,7 @@ we serve it from 3 on, because older librdkafka stops compressing otherwise (KAF
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from kafka.protocol.admin import (
@@ -208,6 +209,7 @@ APIS = _table(
 )
 
 
+@lru_cache(maxsize=1024)  # bounded, because clients choose what they ask with
 def is_flexible(api_key: int, api_version: int) -> bool:
     """Whether this version of a request uses compact fields and tags."""
     api = APIS.get(api_key)

@@ -6,7 +6,7 @@ be megabytes of records) is not copied on the way.
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from headwater.errors import InvalidError
 from headwater.transmit.codec import read_uvarint
@@ -19,8 +19,7 @@ _REQUEST = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """Who asks what: `body_at` is the place in the frame where the message itself starts."""
 
     api_key: int

@@ -1,27 +1,29 @@
-"""The Produce request, read by hand: records stay where they are in the frame, no byte of them is copied.
+"""Produce, by hand: the records of a request stay where they are in the frame, no byte of them is copied.
 
 Versions 3 to 13; from 9 on fields are compact and tagged, from 13 on topics go by id.
 """
 
 import struct
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from headwater.errors import InvalidError
-from headwater.transmit.codec import read_uvarint
-from headwater.transmit.wire.frame import skip_tags
+from headwater.transmit.wire import writer
+from headwater.transmit.wire.reader import INT, FieldReader
 
 VERSION_MIN = 3
 _FLEXIBLE_FROM = 9
 _TOPIC_ID_FROM = 13
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
-_INT = struct.Struct(">i")
-_SHORT = struct.Struct(">h")
-_UUID_BYTES = 16
+_LOG_START_FROM = 5
+_MESSAGE_FROM = 8
+_NO_THROTTLING = bytes(4)
+_PARTITION = struct.Struct(">ihqq")
+_OFFSET = struct.Struct(">q")
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRecords:
+class PartitionRecords(NamedTuple):
     """Record batches for one partition, as a window on the request's frame."""
 
     topic: str | uuid.UUID
@@ -29,8 +31,7 @@ class PartitionRecords:
     records: memoryview | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceRequest:
+class ProduceRequest(NamedTuple):
     """What a producer sends."""
 
     transactional_id: str | None
@@ -39,23 +40,40 @@ class ProduceRequest:
     parts: list[PartitionRecords]
 
 
+class PartitionProduced(NamedTuple):
+    """What became of the records for one partition."""
+
+    partition: int
+    error: int
+    base_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    message: str | None = None
+
+
+class ProduceAnswer(NamedTuple):
+    """What a producer is answered: the topics by name or id, as it has asked."""
+
+    topics: Sequence[tuple[str | uuid.UUID, Sequence[PartitionProduced]]]
+
+
 def read_produce(frame: memoryview, at: int, version: int) -> ProduceRequest:
     """Read the request's body, which starts at `at`."""
     try:
-        reader = _Reader(frame, at, flexible=version >= _FLEXIBLE_FROM)
+        reader = FieldReader(frame, at, flexible=version >= _FLEXIBLE_FROM)
         return _read(reader, by_id=version >= _TOPIC_ID_FROM)
     except (struct.error, IndexError, ValueError) as error:
         raise InvalidError(f"cannot read a Produce request of version {version}: {error}") from error
 
 
-def _read(reader: "_Reader", *, by_id: bool) -> ProduceRequest:
+def _read(reader: FieldReader, *, by_id: bool) -> ProduceRequest:
     transactional_id = reader.string()
     acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
     parts = []
     for _ in range(reader.array()):
         topic = reader.uuid() if by_id else reader.string() or ""
         for _ in range(reader.array()):
-            (partition,) = reader.unpack(_INT)
+            (partition,) = reader.unpack(INT)
             parts.append(PartitionRecords(topic, partition, reader.blob()))
             reader.tags()
         reader.tags()
@@ -63,51 +81,30 @@ def _read(reader: "_Reader", *, by_id: bool) -> ProduceRequest:
     return ProduceRequest(transactional_id, acks, timeout_ms, parts)
 
 
-class _Reader:
-    """Reads fields one after the other, in the plain or the compact form."""
+def write_produce(version: int, answer: ProduceAnswer) -> list[bytes]:
+    """The body of the response."""
+    flexible = version >= _FLEXIBLE_FROM
+    out = [writer.array(len(answer.topics), flexible)]
+    for topic, partitions in answer.topics:
+        out.append(writer.string(topic, flexible) if isinstance(topic, str) else topic.bytes)
+        out.append(writer.array(len(partitions), flexible))
+        out += _write_partitions(version, partitions, flexible)
+        if flexible:
+            out.append(writer.NO_TAGS)
+    out.append(_NO_THROTTLING)
+    if flexible:
+        out.append(writer.NO_TAGS)
+    return [b"".join(out)]
 
-    def __init__(self, data: memoryview, at: int, *, flexible: bool) -> None:
-        self._data = data
-        self._at = at
-        self._flexible = flexible
 
-    def unpack(self, shape: struct.Struct) -> tuple[int, ...]:
-        values = shape.unpack_from(self._data, self._at)
-        self._at += shape.size
-        return values
-
-    def length(self, plain: struct.Struct) -> int:
-        """A length of strings, bytes or arrays; -1 for null."""
-        if not self._flexible:
-            return self.unpack(plain)[0]
-        value, self._at = read_uvarint(self._data, self._at)
-        return value - 1
-
-    def array(self) -> int:
-        return self.length(_INT)
-
-    def string(self) -> str | None:
-        text = self._take(self.length(_SHORT))
-        return None if text is None else bytes(text).decode()
-
-    def blob(self) -> memoryview | None:
-        return self._take(self.length(_INT))
-
-    def uuid(self) -> uuid.UUID:
-        value = uuid.UUID(bytes=bytes(self._data[self._at : self._at + _UUID_BYTES]))
-        self._at += _UUID_BYTES
-        return value
-
-    def tags(self) -> None:
-        if self._flexible:
-            self._at = skip_tags(self._data, self._at)
-
-    def _take(self, length: int) -> memoryview | None:
-        if length < 0:
-            return None
-        end = self._at + length
-        if end > len(self._data):
-            raise IndexError(f"a field of {length} bytes, {len(self._data) - self._at} are left")
-        taken = self._data[self._at : end]
-        self._at = end
-        return taken
+def _write_partitions(version: int, partitions: Iterable[PartitionProduced], flexible: bool) -> Iterable[bytes]:
+    no_errors_of_records = writer.array(0, flexible)
+    for produced in partitions:
+        yield _PARTITION.pack(*produced[:4])
+        if version >= _LOG_START_FROM:
+            yield _OFFSET.pack(produced.log_start_offset)
+        if version >= _MESSAGE_FROM:
+            yield no_errors_of_records
+            yield writer.string(produced.message, flexible)
+        if flexible:
+            yield writer.NO_TAGS
