@@ -9,6 +9,8 @@ class Counters:
 
     connections: int = 0
     """Open now."""
+    resting: int = 0
+    """Of these, how many are not read from because their client is above its quota."""
     bytes_in: int = 0
     bytes_out: int = 0
     requests: dict[int, list[float]] = field(default_factory=dict)

@@ -21,7 +21,7 @@ Sample = tuple[dict[str, object], float]
 
 def render(node: Node) -> str:
     """Every metric as it stands now."""
-    return "".join((*_of_topics(node), *_of_groups(node), *_of_work(node)))
+    return "".join((*_of_topics(node), *_of_groups(node), *_of_work(node), *_of_quotas(node)))
 
 
 def _of_topics(node: Node) -> Iterator[str]:
@@ -104,6 +104,27 @@ def _of_work(node: Node) -> Iterator[str]:
         yield _metric(name, kind, about, [({}, value)])
     if (memory := _resident_bytes()) is not None:
         yield _metric("process_resident_memory_bytes", "gauge", "Memory of the process.", [({}, memory)])
+
+
+def _of_quotas(node: Node) -> Iterator[str]:
+    counts: list[Sample] = []
+    times: list[Sample] = []
+    for (kind, entity), meter in sorted(node.quotas.meters.items(), key=lambda item: str(item[0])):
+        who: dict[str, object] = {
+            "quota": kind.value, "user": entity.user or "", "client_id": entity.client_id or ""
+        }  # fmt: skip
+        counts.append((who, meter.throttled))
+        times.append((who, meter.throttled_s))
+    yield _metric(
+        "headwater_quota_throttled_total", "counter", "Answers that asked a client to rest.", counts
+    )  # fmt: skip
+    yield _metric(
+        "headwater_quota_throttled_seconds_total", "counter", "Seconds they asked for together.", times
+    )  # fmt: skip
+    yield _metric(
+        "headwater_quota_resting_connections", "gauge", "Connections not read from because of a quota.",
+        [({}, node.counters.resting)],
+    )  # fmt: skip
 
 
 def _logs(node: Node) -> Iterator[tuple[TopicPartition, PartitionLog]]:

@@ -25,6 +25,7 @@ from headwater.transmit.durability import INTERVAL_S
 from headwater.transmit.group_configs import CONSUMER_SESSION_MS
 from headwater.transmit.metrics import render
 from headwater.transmit.node import BrokerSettings, Endpoint, Node, open_node
+from headwater.transmit.throttle import Slowed
 from headwater.transmit.upkeep import Upkeep
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
 
@@ -65,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: deque[_Asked] = deque()
         self._is_paused = False
         self._may_write = True
+        self._rest: asyncio.TimerHandle | None = None  # while its client is above a quota
 
     # -- what asyncio calls -----------------------------------------------------------------------------------
 
@@ -87,6 +89,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._announced:
             self._node.intake.forget(self._on_room)
         self._node.intake.give_back(held)
+        if self._rest is not None:
+            self._rest.cancel()
+            self._on_rested()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         target = self._prefix if self._frame is None else self._frame
@@ -191,10 +196,30 @@ class Connection(asyncio.BufferedProtocol):
             self._node.counters.bytes_out += sum(map(len, parts))
             self._transport.writelines(parts)
         self._node.intake.give_back(size)
+        if isinstance(parts, Slowed):
+            self._start_rest(parts.rest_s)
+
+    def _start_rest(self, seconds: float) -> None:
+        """Do not read from a client that is above its quota: not all of them rest by themselves."""
+        until = self._loop.time() + seconds
+        if self._rest is None:
+            self._node.counters.resting += 1
+        elif until <= self._rest.when():
+            return
+        else:
+            self._rest.cancel()
+        self._rest = self._loop.call_at(until, self._on_rested)
+        self._balance()
+
+    def _on_rested(self) -> None:
+        self._rest = None
+        self._node.counters.resting -= 1
+        self._balance()
 
     def _balance(self) -> None:
         """Read from the client only while it keeps up and there is room for what it sends."""
         keeps_up = self._may_write and not self._announced and len(self._waiting) < IN_FLIGHT_MAX
+        keeps_up = keeps_up and self._rest is None
         if keeps_up and self._is_paused:
             self._transport.resume_reading()
         elif not keeps_up and not self._is_paused:

@@ -11,7 +11,6 @@ from kafka.protocol.admin import (
     DeleteAclsResponse,
     DeleteRecordsResponse,
     DescribeAclsResponse,
-    DescribeClientQuotasResponse,
     DescribeLogDirsResponse,
     DescribeTopicPartitionsResponse,
     DescribeUserScramCredentialsResponse,
@@ -240,10 +239,6 @@ def offset_delete(node: Node, request: Any, asker: Asker) -> Any:
 # -- what one node for one user does not have -----------------------------------------------------------------
 
 _NO_SECURITY = "no authorizer is configured: every client may do everything"
-
-
-def describe_client_quotas(node: Node, request: Any, asker: Asker) -> Any:
-    return DescribeClientQuotasResponse(error_code=Code.NONE, error_message=None, entries=[])
 
 
 def describe_acls(node: Node, request: Any, asker: Asker) -> Any:
