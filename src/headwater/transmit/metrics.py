@@ -64,7 +64,7 @@ def _of_groups(node: Node) -> Iterator[str]:
             )
     at_risk: list[Sample] = [
         ({"consumergroup": each.group, **_labels(each.partition)}, each.records)
-        for each in endangered(node.catalog, node.topics, now_ms)
+        for each in endangered(node.catalog, node.topics, node.queues, now_ms)
     ]
     members: list[Sample] = [({"consumergroup": group.id}, len(group.members)) for group in node.groups.all()]
     yield _metric("kafka_consumergroup_members", "gauge", "Members of a group.", members)
