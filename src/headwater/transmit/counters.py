@@ -16,6 +16,9 @@ class Counters:
     requests: dict[int, list[float]] = field(default_factory=dict)
     """For each request type how many were answered, and the seconds they took together, waiting included."""
 
+    record_times: dict[tuple[object, int], int] = field(default_factory=dict)
+    """Timestamps that the last metrics told of, by log and offset, so that no batch is unpacked twice for them."""
+
     def note_request(self, api_key: int, seconds: float) -> None:
         known = self.requests.get(api_key)
         if known is None:
