@@ -102,14 +102,16 @@ class UnservedRequest(InvalidError):
     """A request that we do not answer; the connection is closed, as Kafka does."""
 
 
-def answer(node: Node, frame: bytearray, host: str) -> Parts | Awaitable[Parts | None] | None:
+def answer(
+    node: Node, frame: bytearray, host: str, connection: object = None
+) -> Parts | Awaitable[Parts | None] | None:
     """Answer one request: at once, or with something to wait for. None means that no response is wanted."""
     view = memoryview(frame)
     header = read_request_header(view, is_flexible=is_flexible)
     api = APIS.get(header.api_key)
     if api is None:
         raise UnservedRequest(f"client {header.client_id!r} sent request type {header.api_key}, which is unknown")
-    asker = Asker(client_id=header.client_id, host=host, version=header.api_version)
+    asker = Asker(client_id=header.client_id, host=host, version=header.api_version, connection=connection)
     request = _read(api, header, view)
     turn = Turn(node, header, len(frame)) if node.quotas.table else None
     if turn is not None:

@@ -80,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
         self._node.counters.connections -= 1
+        self._node.queues.disconnect(self)
         held = 0 if self._frame is None else len(self._frame)
         self._frame = None
         for asked in self._waiting:
@@ -151,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         started = self._loop.time()
         self._node.counters.bytes_in += len(frame)
         try:
-            result = broker.answer(self._node, frame, self._host)
+            result = broker.answer(self._node, frame, self._host, self)
         except Exception as error:
             self._node.intake.give_back(len(frame))
             if isinstance(error, InvalidError):

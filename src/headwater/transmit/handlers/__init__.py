@@ -16,6 +16,8 @@ class Asker:
     client_id: str
     host: str
     version: int
+    connection: object = None
+    """Which of its connections; to be compared only."""
 
 
 Handler = Callable[[Node, Any, Asker], Any | Awaitable[Any]]
