@@ -61,7 +61,7 @@ def _delete_before(node: Node, topic: str, asked: Any) -> tuple[Code, int]:
     if not 0 <= offset <= log.high_watermark:
         return Code.OFFSET_OUT_OF_RANGE, -1
     try:
-        log.delete_before(offset)
+        partition.delete_before(offset)
     except OSError as error:
         logger.error("cannot delete records of %s before offset %d: %s", partition.name, offset, error)
         return Code.KAFKA_STORAGE_ERROR, -1
