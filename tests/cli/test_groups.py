@@ -76,10 +76,15 @@ def test_a_group_is_listed_and_described_with_its_lag(log: Log, protocol: str) -
         (member,) = found["members"]
         assert found["partitions"] == [
             {
-                "topic": "orders", "partition": 0, "offset": 1, "end": 10, "lag_records": 9,
+                "topic": "orders", "partition": 0, "offset": 1, "end": 10, "lag_records": 9, "at_risk_records": 9,
                 "member": member["id"], "host": "127.0.0.1",
             }
         ]  # fmt: skip
+        # They are of 1970 and older than the retention of any topic that has one.
+        assert "retention will soon delete records" in log.run("group", "describe", "readers").stdout
+        log.run("topic", "alter", "orders", "retention.ms=-1")
+        assert log.json("group", "describe", "readers")["partitions"][0]["at_risk_records"] == 0
+        assert "retention will soon delete" not in log.run("group", "describe", "readers").stdout
         refused = log.run("group", "delete", "readers")
         assert (refused.returncode, "it has members" in refused.stderr) == (1, True)
     finally:

@@ -39,6 +39,22 @@ with Broker(sys.argv[1]) as broker:
 """
 
 
+HOLDER = """
+import sys, time
+from confluent_kafka import ShareConsumer
+
+consumer = ShareConsumer(
+    {"bootstrap.servers": sys.argv[1], "group.id": "workers", "share.acknowledgement.mode": "explicit"}
+)
+consumer.subscribe(["jobs"])
+held = 0
+while held < int(sys.argv[2]):
+    held += len(consumer.poll(0.2))
+print("held", held, flush=True)
+time.sleep(600)
+"""
+
+
 class Queue:
     """A topic `jobs` that share groups read, seen by users."""
 
@@ -214,6 +230,44 @@ def test_what_a_silent_consumer_holds_goes_to_another(queue: Queue) -> None:
 
     take(queue.consumer("workers"), lambda: len(counts) == 5, accept)
     assert counts == dict.fromkeys(range(5), 2)
+
+
+def test_what_a_killed_consumer_holds_goes_to_another_at_once(broker: Broker, queue: Queue) -> None:
+    """The locks are longer than the test's patience: only the lost connection can have brought them back."""
+    queue.create(partitions=4)
+    queue.configure("workers", share_auto_offset_reset="earliest", share_record_lock_duration_ms="600000")
+    queue.send(40, partitions=4)
+    command = [sys.executable, "-W", "ignore", "-c", HOLDER, broker.bootstrap_servers, "40"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held 40\n"
+        holder.send_signal(signal.SIGKILL)
+    counts: dict[tuple[int, int], int] = {}
+
+    def accept(message: Any) -> AcknowledgeType:
+        counts[message.partition(), message.offset()] = message.delivery_count()
+        return AcknowledgeType.ACCEPT
+
+    take(queue.consumer("workers"), lambda: len(counts) == 40, accept)
+    assert set(counts.values()) == {2}
+
+
+def test_what_a_closed_consumer_held_goes_to_another_uncounted(queue: Queue) -> None:
+    queue.create()
+    queue.configure("workers", share_auto_offset_reset="earliest", share_record_lock_duration_ms="600000")
+    queue.send(5)
+    first, held = queue.consumer("workers"), set[int]()
+    take(first, lambda: len(held) == 5, lambda message: held.add(message.offset()))
+    first.close()
+    counts: dict[int, int] = {}
+
+    def accept(message: Any) -> AcknowledgeType:
+        counts[message.offset()] = message.delivery_count()
+        return AcknowledgeType.ACCEPT
+
+    take(queue.consumer("workers"), lambda: len(counts) == 5, accept)
+    assert set(counts) == set(range(5))
+    assert max(counts.values()) <= 2  # librdkafka says RELEASE, which counts, of what its application has seen
 
 
 def test_a_killed_broker_forgets_no_acknowledgement(data: Path) -> None:

@@ -14,11 +14,13 @@ from headwater.clock import SystemClock
 from headwater.console.pages import routes
 from headwater.record import TopicPartition
 from headwater.serve.api import Sources, create_app
+from headwater.serve.groups import GroupLag, GroupLags
 from headwater.serve.rates import TopicRates
 from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.sqlite import ViewShape, ViewStore
+from headwater.transmit.positions import Position
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [
@@ -59,11 +61,17 @@ class Shop:
         )
         self.views.declare(ViewShape(name="stock", key=("item",), columns=(Column("item", "string"),)))
         self.batch = 0
+        self.readers: list[GroupLag] = []
 
     def server(self, port: int = 0) -> HttpServer:
         topics = TopicRates(lambda: self.offsets, SystemClock())
-        sources = Sources(app="shop", views=self.views, facts=self.facts, topics=topics)
+        sources = Sources(
+            app="shop", views=self.views, facts=self.facts, topics=topics, groups=GroupLags(self.read_groups)
+        )
         return HttpServer(create_app(sources, extra_routes=routes()), "127.0.0.1", port)
+
+    def read_groups(self) -> list[GroupLag]:
+        return self.readers
 
     def sell(self, *rows: tuple[str, int, float]) -> None:
         """Commit one batch of rows: product, minute after noon, revenue."""
@@ -205,6 +213,29 @@ def test_health_is_said_in_words(shop, visit):
     shop.tell(state="failed", error="no such column: price\n  in revenue.py, line 3")
     expect(health).to_have_text("Pipeline revenue failed: no such column: price")
     expect(page.locator(".error")).to_contain_text("in revenue.py, line 3")
+
+
+def test_a_group_that_is_about_to_lose_records_is_pointed_out(shop, visit):
+    page = visit.open()
+    expect(page.locator("#health")).not_to_have_text("Connecting to the app")
+    expect(page.locator("#groups-panel")).to_be_hidden()
+
+    fine = Position(offset=400, end=400, lag_records=0, at_risk_records=0)
+    late = Position(offset=100, end=400, lag_records=300, at_risk_records=250)
+    place = TopicPartition("orders", 0)
+    shop.readers = [
+        GroupLag(name="reports", kind="classic", state="Stable", positions={place: fine}),
+        GroupLag(name="slow", kind="consumer", state="Empty", positions={place: late}),
+    ]
+    page = visit.open()  # the groups are asked for now and then; a new page does not bring it forward
+    rows = page.locator("table.groups tbody tr")
+    expect(rows).to_have_text(["reportsStable00", "slowEmpty300250"], timeout=20_000)
+    expect(rows.nth(1).locator(".warn")).to_have_text("250")
+    expect(rows.nth(1)).to_have_attribute("title", "orders-0: at 100 of 400, 250 will be deleted soon")
+    expect(page.locator("#health")).to_have_text(
+        "Retention will soon delete 250 records of orders that group slow has not read"
+    )
+    expect(page.locator("#health")).to_have_attribute("data-tone", "warn")
 
 
 def test_time_zone_is_the_readers_choice(shop, visit):

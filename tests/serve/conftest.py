@@ -14,6 +14,7 @@ import pytest
 from headwater.clock import ManualClock
 from headwater.record import TopicPartition
 from headwater.serve.api import Sources, create_app
+from headwater.serve.groups import GroupLag, GroupLags
 from headwater.serve.rates import TopicRates
 from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
@@ -46,10 +47,12 @@ class Shop:
             )
         )
         self.batch = 0
+        self.readers: list[GroupLag] = []
+        self.groups = GroupLags(lambda: self.readers)
 
     @property
     def sources(self) -> Sources:
-        return Sources(app="shop", views=self.views, facts=self.facts, topics=self.topics)
+        return Sources(app="shop", views=self.views, facts=self.facts, topics=self.topics, groups=self.groups)
 
     def sell(self, *rows: tuple[str, int, float]) -> None:
         """Commit one batch of rows: product, minute after noon, revenue."""

@@ -5,12 +5,16 @@ import logging
 import pyarrow as pa
 import pytest
 
+from headwater.errors import UnavailableError
+from headwater.record import TopicPartition
 from headwater.serve.api import create_app
+from headwater.serve.groups import GroupLag
 from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
 from headwater.store.facts import Kind
 from headwater.store.late import LateRow
 from headwater.store.sqlite import ViewShape
+from headwater.transmit.positions import Position
 
 INSTANT = pa.timestamp("us", tz="UTC")
 WINDOW = pa.struct([("start", INSTANT), ("end", INSTANT)])
@@ -19,9 +23,11 @@ WINDOW = pa.struct([("start", INSTANT), ("end", INSTANT)])
 def test_status_is_what_the_other_addresses_say(shop, caller):
     shop.sell(("tea", 0, 3.5))
     shop.facts.add("revenue", {"state": "running", "batchId": 0}, at_ms=1)
+    shop.readers = [GroupLag(name="readers", kind="classic", state="Empty", positions={})]
+    shop.groups.sample()
     _, status = caller.get("/api/v1/status")
     assert status["app"] == "shop"
-    for part in ("topics", "pipelines", "views"):
+    for part in ("topics", "groups", "pipelines", "views"):
         assert caller.get(f"/api/v1/{part}") == (200, {part: status[part]})
         assert len(status[part]) == 1
 
@@ -39,6 +45,34 @@ def test_topics_tell_sizes(shop, caller):
     [orders] = answer["topics"]
     assert (orders["name"], orders["partitions"], orders["records"], orders["stale"]) == ("orders", 2, 30, False)
     assert orders["partitionOffsets"][1] == {"partition": 1, "startOffset": 5, "endOffset": 25}
+
+
+def test_groups_tell_their_lag_and_what_they_may_lose(shop, caller):
+    near = Position(offset=4, end=10, lag_records=6, at_risk_records=3)
+    unknown = Position(offset=5, end=25, lag_records=20, at_risk_records=None)
+    places = {TopicPartition("orders", 1): unknown, TopicPartition("orders", 0): near}
+    shop.readers = [GroupLag(name="slow", kind="classic", state="Empty", positions=places)]
+    shop.groups.sample()
+    _, answer = caller.get("/api/v1/groups")
+    [slow] = answer["groups"]
+    assert (slow["name"], slow["type"], slow["state"]) == ("slow", "classic", "Empty")
+    assert (slow["lagRecords"], slow["atRiskRecords"]) == (26, 3)
+    assert slow["positions"] == [
+        {"topic": "orders", "partition": 0, "offset": 4, "endOffset": 10, "lagRecords": 6, "atRiskRecords": 3},
+        {"topic": "orders", "partition": 1, "offset": 5, "endOffset": 25, "lagRecords": 20, "atRiskRecords": None},
+    ]
+
+
+def test_groups_stay_as_they_were_while_the_log_is_silent(shop, caller):
+    def silent():
+        raise UnavailableError("the log is away")
+
+    shop.readers = [GroupLag(name="slow", kind="classic", state="Empty", positions={})]
+    shop.groups.sample()
+    shop.groups._read_groups = silent
+    shop.groups.sample()
+    _, answer = caller.get("/api/v1/groups")
+    assert [group["name"] for group in answer["groups"]] == ["slow"]
 
 
 def test_an_app_without_a_log_has_no_topics(shop, caller):

@@ -1,117 +1,23 @@
-"""A checker in the manner of Jepsen's Kafka workload: writers, transactions and readers, kill -9 and SIGSTOP.
+"""Crashes of the log, a few seeds of what `./dev torture log` runs for long; and the checkers themselves.
 
-Writers send values that occur once. What they were told and what readers were shown makes a history, and `check`
-says what in it cannot be: names as in https://github.com/jepsen-io/jepsen, tests/kafka.clj. `HEADWATER_SEED`
-repeats a run's choices, `HEADWATER_FAULTS` makes it longer.
+`HEADWATER_SEED` repeats a run's choices, `HEADWATER_FAULTS` makes the run of the broker longer.
 """
 
 import os
 import random
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
-from confluent_kafka import KafkaException, Producer
 
-from headwater.errors import UnavailableError
-from headwater.record import TopicPartition
-from headwater.transmit.batch import decode_batch, walk
-from headwater.transmit.client import LATEST, Client
+from torture import clients, storage
+from torture.clients import History, Value, check
+from torture.disk import Disk, PowerLoss
 
-PARTITIONS = 2
+SEED = int(os.environ.get("HEADWATER_SEED", random.randrange(2**32)))
 FAULTS = int(os.environ.get("HEADWATER_FAULTS", "4"))
-WAIT_S = 60.0
 
-Place = tuple[int, int]
-"""Partition and offset."""
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What a writer sends once: its number grows with every value of that writer."""
-
-    writer: str
-    number: int
-
-
-@dataclass(slots=True)
-class History:
-    """What was told to writers and shown to readers."""
-
-    acknowledged: list[tuple[Value, Place]] = field(default_factory=list)
-    """Of writers without transactions: the value is at that place."""
-    committed: set[Value] = field(default_factory=set)
-    aborted: set[Value] = field(default_factory=set)
-    polls: dict[str, list[tuple[Place, Value]]] = field(default_factory=dict)
-    """What each reader of committed records was shown, in order."""
-    log: list[tuple[Place, Value]] = field(default_factory=list)
-    """Every record there is in the end, whether committed or not."""
-    committed_log: list[tuple[Place, Value]] = field(default_factory=list)
-    """What a reader of committed records gets in the end."""
-
-
-def check(history: History) -> dict[str, object]:
-    """Everything in a history that must not be."""
-    shown = [entry for poll in history.polls.values() for entry in poll]
-    visible = {value for _, value in history.committed_log}
-    wanted = {value for value, _ in history.acknowledged} | history.committed
-    findings = {
-        "lost-write": wanted - visible,
-        "duplicate": {v for v, n in Counter(value for _, value in history.log).items() if n > 1},
-        "aborted-read": history.aborted & (visible | {value for _, value in shown}),
-        "inconsistent-offsets": _inconsistent(
-            [*history.log, *history.committed_log, *shown, *((p, v) for v, p in history.acknowledged)]
-        ),
-        "reordered": _reordered(history.log),
-        "nonmonotonic-poll": {name for name, poll in history.polls.items() if _goes_back(poll)},
-        "poll-skip": {name for name, poll in history.polls.items() if _skips(poll, history.committed_log)},
-    }
-    return {name: found for name, found in findings.items() if found}
-
-
-def _inconsistent(entries: Iterable[tuple[Place, Value]]) -> set[Place]:
-    known: dict[Place, Value] = {}
-    return {place for place, value in entries if known.setdefault(place, value) != value}
-
-
-def _reordered(log: list[tuple[Place, Value]]) -> set[Value]:
-    last: dict[tuple[int, str], int] = {}
-    found = set()
-    for (partition, _), value in sorted(log, key=lambda entry: entry[0]):
-        if value.number < last.get((partition, value.writer), -1):
-            found.add(value)
-        last[partition, value.writer] = value.number
-    return found
-
-
-def _goes_back(poll: list[tuple[Place, Value]]) -> bool:
-    last: dict[int, int] = {}
-    for (partition, offset), _ in poll:
-        if offset <= last.get(partition, -1):
-            return True
-        last[partition] = offset
-    return False
-
-
-def _skips(poll: list[tuple[Place, Value]], log: list[tuple[Place, Value]]) -> bool:
-    """Whether the reader, which starts at the beginning, has missed something before the last it was shown."""
-    seen = {place for place, _ in poll}
-    last: dict[int, int] = {}
-    for partition, offset in seen:
-        last[partition] = max(offset, last.get(partition, -1))
-    return any(place not in seen and place[1] < last.get(place[0], -1) for place, _ in log)
-
-
-# -- the checker itself ---------------------------------------------------------------------------------------
+# -- the checker of histories ---------------------------------------------------------------------------------
 
 A, B = Value("w", 0), Value("w", 1)
 GOOD = [((0, 0), A), ((0, 1), B)]
@@ -143,238 +49,67 @@ def test_the_checker_is_content_with_a_good_history() -> None:
     assert check(good) == {}
 
 
-# -- the run --------------------------------------------------------------------------------------------------
-
-SCRIPT = """
-import sys, time
-from headwater.transmit.embedded import Broker
-
-with Broker(sys.argv[1], port=int(sys.argv[2]), segment_bytes=20_000) as broker:
-    print("ready", flush=True)
-    time.sleep(600)
-"""
+# -- the disk that loses power --------------------------------------------------------------------------------
 
 
-class Victim:
-    """A broker in a process of its own, always on the same port and directory."""
-
-    def __init__(self, data: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
-        self.bootstrap_servers = f"127.0.0.1:{self._port}"
-        self._data = data
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        arguments = [sys.executable, "-c", SCRIPT, str(self._data), str(self._port)]
-        self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
-
-    def send(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self.send(signal.SIGKILL)
-            assert self._process.stdout is not None
-            self._process.wait(WAIT_S)
-            self._process.stdout.close()
-            self._process = None
+def crash_after(folder: Path, operations: int, seed: int) -> dict[str, bytes]:
+    """Write two files, sync one, rename it; what a crash at an operation leaves."""
+    disk = Disk(folder, random.Random(seed), operations)
+    try:
+        with disk.watching():
+            for name in ("a", "b"):
+                with (folder / name).open("wb") as file:
+                    file.write(b"one")
+                    file.write(b"two")
+                    if name == "a":
+                        os.fsync(file.fileno())
+            fd = os.open(folder, os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
+            (folder / "a").replace(folder / "c")
+    except PowerLoss:
+        pass
+    disk.lose_power()
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Victim]:
-    victim = Victim(tmp_path / "data")
-    yield victim
-    victim.kill()
+def test_a_crash_leaves_what_was_synced_and_some_of_the_rest(tmp_path: Path) -> None:
+    seen: set[tuple[tuple[str, bytes], ...]] = set()
+    for seed in range(200):
+        folder = tmp_path / f"{seed}"
+        folder.mkdir()
+        left = crash_after(folder, operations=100, seed=seed)
+        assert {*left} in ({"a", "b"}, {"b", "c"})
+        assert left.get("a", left.get("c")) == b"onetwo"
+        assert left["b"] in {b"onetwo"[:n] + bytes(z) for n in range(7) for z in range(4)}
+        seen.add(tuple(sorted(left.items())))
+    assert len(seen) > 10
+    (tmp_path / "early").mkdir()
+    assert set(crash_after(tmp_path / "early", operations=3, seed=1)) <= {"a"}
 
 
-class Worker(threading.Thread):
-    """Repeats a step until it is told to stop; the first thing that goes wrong is kept."""
-
-    def __init__(self, name: str, open_step: Callable[[], Callable[[], None]]) -> None:
-        super().__init__(name=name)
-        self._open_step = open_step
-        self._stopping = threading.Event()
-        self.problem: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            step = self._open_step()
-            while not self._stopping.is_set():
-                step()
-        except BaseException as error:
-            self.problem = error
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self.join(2 * WAIT_S)
-        assert not self.is_alive(), self.name
-        if self.problem is not None:
-            raise self.problem
+# -- the runs -------------------------------------------------------------------------------------------------
 
 
-def producer(servers: str, **more: Any) -> Producer:
-    return Producer(
-        {
-            "bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 1, "log_level": 0,
-            "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "retry.backoff.max.ms": 200,
-            "socket.timeout.ms": 5000, **more,
-        }
-    )  # fmt: skip
+def test_storage_survives_the_loss_of_power_at_any_operation() -> None:
+    seen = storage.Report()
+    for seed in range(SEED, SEED + 5):
+        print(f"HEADWATER_SEED={seed}")
+        seen.add(storage.run(seed))
+    print(seen)
+    assert seen.crashes >= 5 * storage.CRASHES
 
 
-def write_plainly(servers: str, name: str, history: History, chance: random.Random) -> Callable[[], None]:
-    """Steps of an idempotent writer without transactions."""
-    sender = producer(servers)
-    number = 0
-
-    def step() -> None:
-        nonlocal number
-        for _ in range(chance.randrange(1, 20)):
-            value, partition = Value(name, number), chance.randrange(PARTITIONS)
-            number += 1
-
-            def delivered(error: object, message: Any, value: Value = value) -> None:
-                assert error is None, error
-                history.acknowledged.append((value, (message.partition(), message.offset())))
-
-            sender.produce("orders", f"{name} {value.number}", partition=partition, on_delivery=delivered)
-        assert sender.flush(WAIT_S) == 0
-        time.sleep(0.01)
-
-    return step
+def test_storage_that_does_not_wait_for_the_disk_is_found_out() -> None:
+    """The checker of storage is checked: without its syncs, records that were acknowledged are lost."""
+    with (
+        mock.patch.object(storage.PartitionLog, "sync", lambda log: log.end_offset),
+        pytest.raises(storage.Violation, match="were acknowledged"),
+    ):
+        for seed in range(50):
+            storage.run(seed)
 
 
-def write_in_transactions(servers: str, name: str, history: History, chance: random.Random) -> Callable[[], None]:
-    """Steps of a writer whose every step is a transaction; what became of one it cannot tell is left open."""
-
-    def opened() -> Producer:
-        fresh = producer(servers, **{"transactional.id": name, "transaction.timeout.ms": 20_000})
-        patiently(fresh.init_transactions)
-        return fresh
-
-    sender = opened()
-    number = 0
-
-    def step() -> None:
-        nonlocal number, sender
-        values = [Value(name, number + n) for n in range(chance.randrange(1, 5))]
-        number += len(values)
-        try:
-            sender.begin_transaction()
-            for value in values:
-                sender.produce("orders", f"{name} {value.number}", partition=chance.randrange(PARTITIONS))
-            if chance.random() < 0.3:
-                sender.flush(0.02)
-                patiently(sender.abort_transaction)
-                history.aborted.update(values)
-            else:
-                patiently(sender.commit_transaction)
-                history.committed.update(values)
-        except KafkaException as error:
-            try:
-                if not error.args[0].txn_requires_abort():
-                    raise
-                patiently(sender.abort_transaction)
-                history.aborted.update(values)
-            except KafkaException:
-                sender = opened()
-
-    return step
-
-
-def patiently(call: Callable[[float], Any]) -> None:
-    while True:
-        try:
-            call(WAIT_S)
-            return
-        except KafkaException as error:
-            if not error.args[0].retriable():
-                raise
-
-
-def read(client: Client, name: TopicPartition, at: int) -> tuple[list[tuple[Place, Value]], int]:
-    data, behind = client.read(name, at)
-    found = []
-    for place, header in walk(data):
-        for record in [] if header.is_control else decode_batch(data, place):
-            if record.offset >= at:
-                writer, number = (record.value or b"").decode().split()
-                found.append(((name.partition, record.offset), Value(writer, int(number))))
-    return found, behind
-
-
-def poll(servers: str, poll_: list[tuple[Place, Value]]) -> Callable[[], None]:
-    """Steps of a reader of committed records."""
-    at = {TopicPartition("orders", n): 0 for n in range(PARTITIONS)}
-
-    def step() -> None:
-        with Client(servers, read_committed=True) as client:
-            try:
-                for name, end in client.offsets(at, LATEST).items():
-                    if end > at[name]:
-                        found, at[name] = read(client, name, at[name])
-                        poll_.extend(found)
-            except UnavailableError:
-                pass  # the broker is away
-        time.sleep(0.01)
-
-    return step
-
-
-def read_everything(servers: str, *, read_committed: bool) -> list[tuple[Place, Value]]:
-    """All records, once no transaction is open."""
-    names = [TopicPartition("orders", n) for n in range(PARTITIONS)]
-    entries = []
-    with Client(servers) as every, Client(servers, read_committed=True) as stable:
-        deadline = time.monotonic() + WAIT_S
-        while every.offsets(names, LATEST) != stable.offsets(names, LATEST):
-            assert time.monotonic() < deadline, "a transaction stays open"
-            time.sleep(0.05)
-        client = stable if read_committed else every
-        for name, end in client.offsets(names, LATEST).items():
-            at = 0
-            while at < end:
-                found, at = read(client, name, at)
-                entries += found
-    return entries
-
-
-def test_nothing_happens_that_must_not(broker: Victim) -> None:
-    seed = int(os.environ.get("HEADWATER_SEED", random.randrange(2**32)))
-    print(f"HEADWATER_SEED={seed}")
-    chance = random.Random(seed)
-    broker.start()
-    servers = broker.bootstrap_servers
-    with Client(servers) as client:
-        client.create_topic("orders", partitions=PARTITIONS)
-    history = History(polls={"reader": []})
-    workers = [Worker("reader", lambda: poll(servers, history.polls["reader"]))]
-    for kind, name in ((write_plainly, "p"), (write_in_transactions, "t"), (write_in_transactions, "u")):
-        own = random.Random(chance.randrange(2**32))
-        workers.append(Worker(name, lambda k=kind, n=name, o=own: k(servers, n, history, o)))  # type: ignore[misc]
-    for worker in workers:
-        worker.start()
-    for _ in range(FAULTS):
-        time.sleep(0.2 + chance.random())
-        if chance.random() < 0.7:
-            broker.kill()
-            broker.start()
-        else:
-            broker.send(signal.SIGSTOP)
-            time.sleep(chance.random())
-            broker.send(signal.SIGCONT)
-    time.sleep(1)
-    for worker in workers:
-        worker.stop()
-    history.log = read_everything(servers, read_committed=False)
-    history.committed_log = read_everything(servers, read_committed=True)
-    print(
-        f"{len(history.log)} records, {len(history.acknowledged)} acknowledged, "
-        f"{len(history.committed)} committed, {len(history.aborted)} aborted, {len(history.polls['reader'])} shown"
-    )
-    assert min(len(history.acknowledged), len(history.committed), len(history.polls["reader"])) > 0
-    assert check(history) == {}
+def test_nothing_happens_that_must_not() -> None:
+    print(f"HEADWATER_SEED={SEED}")
+    print(clients.run(SEED, FAULTS))

@@ -232,6 +232,7 @@ def admin_builders() -> dict[int, Any]:
         consumer.OffsetDeleteRequest,
         admin.DescribeUserScramCredentialsRequest,
     )
+    quota = admin.AlterClientQuotasRequest.EntryData
     setting = {"name": "retention.ms", "value": "1000"}
     orders = {"resource_type": 2, "resource_name": "orders"}
     anything = {
@@ -260,6 +261,10 @@ def admin_builders() -> dict[int, Any]:
         47: lambda: forget(group_id="g", topics=[forget.OffsetDeleteRequestTopic(name="orders", partitions=[
             forget.OffsetDeleteRequestTopic.OffsetDeleteRequestPartition(partition_index=0)])]),
         48: lambda: admin.DescribeClientQuotasRequest(components=[], strict=False),
+        49: lambda: admin.AlterClientQuotasRequest(
+            entries=[quota(entity=[quota.EntityData(entity_type="user", entity_name=None)],
+                           ops=[quota.OpData(key="request_percentage", value=50.0, remove=False)])],
+            validate_only=False),
         50: lambda: scram(users=[scram.UserName(name="nobody")]),
         74: lambda: admin.ListConfigResourcesRequest(resource_types=[]),
         75: lambda: admin.DescribeTopicPartitionsRequest(

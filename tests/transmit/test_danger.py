@@ -7,9 +7,12 @@ import pytest
 
 from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
+from headwater.transmit import group_client
 from headwater.transmit.batch import encode_batch
 from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
+from headwater.transmit.positions import Position, positions
+from headwater.transmit.wire.questions import DELETED_SOON
 
 ORDERS = TopicPartition("orders", 0)
 HOUR_MS = 3_600_000
@@ -53,6 +56,48 @@ def test_group_that_is_behind_is_told_of_before_records_are_deleted(caplog: pyte
         assert line.endswith('{consumergroup="slow",topic="orders",partition="0"} 6')
         assert "group 'slow' is at offset 4 of orders-0; what is before 10 will be deleted soon" in caplog.text
         assert "'quick'" not in caplog.text
+
+
+def test_a_queue_is_told_of_too(caplog: pytest.LogCaptureFixture) -> None:
+    from confluent_kafka import ShareConsumer
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    clock = ManualClock(start_ms=BASE_MS)
+    with Broker(clock=clock, log_retention_check_interval_ms=100) as broker:
+        servers = {"bootstrap.servers": broker.bootstrap_servers}
+        earliest = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+        workers = ConfigResource(ResourceType.GROUP, "workers", incremental_configs=[earliest])
+        admin = AdminClient(servers)
+        admin.incremental_alter_configs([workers])[workers].result(20)
+        with Client(broker.bootstrap_servers) as client:
+            client.create_topic("orders", partitions=1, configs={"retention.ms": str(10 * HOUR_MS)})
+            fill(client, clock, 10)
+            consumer = ShareConsumer({**servers, "group.id": "workers"})
+            consumer.subscribe(["orders"])
+            while not consumer.poll(1):
+                clock.advance(0.1)
+            consumer.close()
+            with caplog.at_level(logging.WARNING):
+                clock.advance(9.5 * 3600)
+                wait_for(lambda: "group 'workers'" in caplog.text)
+            (line,) = at_risk(broker)
+            assert 'consumergroup="workers"' in line
+            info = group_client.find_group(client, "workers")
+            (position,) = positions(client, info).values()
+            assert position.at_risk_records == 10 - position.offset > 0
+
+
+def test_the_log_answers_what_will_be_deleted_soon() -> None:
+    clock = ManualClock(start_ms=BASE_MS)
+    with Broker(clock=clock) as broker, Client(broker.bootstrap_servers) as client:
+        client.create_topic("orders", partitions=1, configs={"retention.ms": str(10 * HOUR_MS)})
+        fill(client, clock, 10)
+        commit(broker.bootstrap_servers, "slow", 4)
+        assert client.offsets([ORDERS], DELETED_SOON) == {ORDERS: 0}
+        clock.advance(9.5 * 3600)
+        assert client.offsets([ORDERS], DELETED_SOON) == {ORDERS: 10}
+        found = positions(client, group_client.find_group(client, "slow"))
+        assert found == {ORDERS: Position(offset=4, end=10, lag_records=6, at_risk_records=6)}
 
 
 def test_size_counts_as_time_does() -> None:

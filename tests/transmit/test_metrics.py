@@ -14,7 +14,9 @@ from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
 from headwater.transmit.batch import encode_batch
 from headwater.transmit.catalog import Catalog, CommittedOffset
+from headwater.transmit.compression import Compression
 from headwater.transmit.embedded import Broker
+from headwater.transmit.marker import Marker
 from headwater.transmit.metrics import render
 from headwater.transmit.node import BrokerSettings, Endpoint, open_node
 from headwater.transmit.scrape import serve_metrics
@@ -48,6 +50,42 @@ def test_lag_is_told_in_records_and_in_seconds(tmp_path: Path) -> None:
     assert sample(text, f"kafka_consumergroup_lag{{{group},{where}}}") == 2
     lag = 'kafka_consumergroup_group_lag_seconds{group="a \\"group\\"",' + where + "}"
     assert sample(text, lag) == 40
+    asyncio.run(node.topics.close())
+    node.catalog.close()
+
+
+def test_lag_in_seconds_is_exact_to_the_record(tmp_path: Path) -> None:
+    clock = ManualClock(start_ms=60_000)
+    Catalog(_made(tmp_path) / "meta.db").close()
+    node = open_node(BrokerSettings(data=tmp_path, durability="never"), Endpoint(host="x", port=1), clock)
+    node.topics.create("orders", 1, {})
+    partition = node.topics.partition("orders", 0)
+    assert partition is not None
+    producer = Marker(producer_id=7, producer_epoch=0, is_commit=False, coordinator_epoch=0)
+    node.topics.append_marker(partition, producer, now_ms=1)
+    seconds = (10, 25, 20, 30)
+    batch = [Record(key=b"k", value=b"x", timestamp_ms=second * 1000) for second in seconds]
+    for compression in (Compression.NONE, Compression.ZSTD):
+        node.topics.append(partition, memoryview(bytearray(encode_batch(batch, compression=compression))))
+    where = TopicPartition("orders", 0)
+    ages = [
+        50,
+        50,
+        35,
+        40,
+        30,
+        50,
+        35,
+        40,
+        30,
+        0,
+        0,
+    ]  # the marker stands before the first; behind the last is none
+    for offset, age in enumerate(ages):
+        committed = CommittedOffset(offset=offset, leader_epoch=0, metadata=None)
+        node.catalog.commit_offsets("g", [(where, committed)], now_ms=0)
+        lag = 'kafka_consumergroup_group_lag_seconds{group="g",topic="orders",partition="0"}'
+        assert sample(render(node), lag) == age, offset
     asyncio.run(node.topics.close())
     node.catalog.close()
 

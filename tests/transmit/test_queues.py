@@ -1,6 +1,8 @@
 """Share groups over TCP, request by request: what the real share consumer does not do, or does not show."""
 
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +133,51 @@ def test_sessions_are_opened_counted_and_closed(peer: Peer) -> None:
     peer.epoch = 1
     assert peer.acknowledge((0, 0, Ack.ACCEPT)) == Code.NONE
     assert peer.fetch((1, 1, Ack.ACCEPT), epoch=-1).error_code == Code.NONE
-    assert lent(peer.fetch(epoch=0)) == [(2, 2, 2)]
+    assert lent(peer.fetch(epoch=0)) == [(2, 2, 1)]  # what is given back politely does not count
+
+
+def test_a_broken_connection_gives_back_at_once_and_counts(broker: Broker, peer: Peer) -> None:
+    peer.send(3)
+    for count in range(1, 6):
+        other = Peer(broker.bootstrap_servers, member=f"other-{count}")
+        while not (found := lent(other.fetch(epoch=0, max_wait_ms=10_000))):
+            pass  # the broker has not seen yet that the one before is gone
+        assert found == [(0, 2, count)]
+        other.client.close()
+    # That was the limit: nobody dies of them any more.
+    assert lent(peer.fetch(epoch=0, max_wait_ms=500)) == []
+
+
+def test_a_session_goes_on_over_a_new_connection(broker: Broker, peer: Peer) -> None:
+    """Whoever comes back before the old connection is seen to be gone keeps what it has."""
+    peer.send(3)
+    peer.join()
+    assert lent(peer.fetch(epoch=0)) == [(0, 2, 1)]
+    old, peer.client = peer.client, Client(broker.bootstrap_servers)
+    assert peer.acknowledge((0, 0, Ack.ACCEPT)) == Code.NONE
+    old.close()
+    wait_until(lambda: "headwater_connections 1" in broker.metrics())
+    assert peer.acknowledge((1, 2, Ack.ACCEPT)) == Code.NONE
+    assert lent(peer.fetch()) == []
+
+
+def test_a_member_without_a_connection_leaves_its_partitions_to_others(broker: Broker, peer: Peer) -> None:
+    other = Peer(broker.bootstrap_servers, member="other")
+    assert other.join().error_code == Code.NONE
+    assert other.fetch(epoch=0).error_code == Code.NONE
+    first = peer.join().member_epoch
+    assert len(group_client.members(peer.client, group_client.find_group(peer.client, "workers"))) == 2
+    other.client.close()
+    wait_until(lambda: peer.join(epoch=first).member_epoch > first)
+    (left,) = group_client.members(peer.client, group_client.find_group(peer.client, "workers"))
+    assert left.id == "m"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
 
 
 def test_only_what_is_held_may_be_acknowledged(peer: Peer) -> None:

@@ -208,9 +208,12 @@ class Sharing(RuleBasedStateMachine):
         self.holder = {n: held for n, held in self.holder.items() if held[1] > self.now}
         self.collect()
 
-    @rule(member=st.sampled_from("abc"))
-    def leave(self, member: str) -> None:
-        self.partition.release(member, LIMITS)
+    @rule(member=st.sampled_from("abc"), politely=st.booleans())
+    def leave(self, member: str, politely: bool) -> None:
+        self.partition.release(member, LIMITS, politely=politely)
+        for n, held in self.holder.items():
+            if politely and held[0] == member:
+                self.count[n] -= 1
         self.holder = {n: held for n, held in self.holder.items() if held[0] != member}
         self.collect()
 

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from headwater.cli import broker, demo, doctor, group, late, log, queue, run, topic, topic_admin, view
+from headwater.cli import broker, demo, doctor, group, late, log, queue, quota, run, topic, topic_admin, view
 from headwater.errors import HeadwaterError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ topic_admin.add_commands(topic.app)
 app.add_typer(topic.app, name="topic", rich_help_panel="The log")
 app.add_typer(group.app, name="group", rich_help_panel="The log")
 app.add_typer(queue.app, name="queue", rich_help_panel="The log")
+app.add_typer(quota.app, name="quota", rich_help_panel="The log")
 app.add_typer(log.app, name="log", rich_help_panel="The log")
 app.command("doctor", rich_help_panel="This machine")(doctor.doctor)
 

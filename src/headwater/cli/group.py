@@ -39,6 +39,7 @@ def list_groups(
     """
     from headwater.transmit import group_client
     from headwater.transmit.client import Client
+    from headwater.transmit.positions import positions
 
     with Client(bootstrap_servers) as client:
         groups = [
@@ -46,7 +47,7 @@ def list_groups(
                 "group": info.id,
                 "type": info.kind,
                 "state": info.state,
-                "lag_records": sum(lag for _, _, lag in _positions(client, info).values() if lag is not None),
+                "lag_records": sum(at.lag_records for at in positions(client, info).values()),
             }
             for info in group_client.list_groups(client)
         ]
@@ -64,27 +65,30 @@ def describe_group(
 ) -> None:
     """Show where a group stands in each partition, and which member reads it.
 
+    Records that it has not read and that retention will delete soon are told as `at_risk_records`.
+
     Example: headwater group describe readers
     """
     from headwater.transmit import group_client
     from headwater.transmit.client import Client
+    from headwater.transmit.positions import positions
 
     with Client(bootstrap_servers) as client:
         info = group_client.find_group(client, name)
         those = group_client.members(client, info)
-        positions = _positions(client, info)
+        places = positions(client, info)
     readers = {tp: member for member in those for tp in member.partitions}
     rows: list[dict[str, Any]] = []
-    for tp in sorted({*positions, *readers}):
-        offset, end, lag = positions.get(tp, (None, None, None))
-        member = readers.get(tp)
+    for tp in sorted({*places, *readers}):
+        at, member = places.get(tp), readers.get(tp)
         rows.append(
             {
                 "topic": tp.topic,
                 "partition": tp.partition,
-                "offset": offset,
-                "end": end,
-                "lag_records": lag,
+                "offset": at and at.offset,
+                "end": at and at.end,
+                "lag_records": at and at.lag_records,
+                "at_risk_records": at and at.at_risk_records,
                 "member": member.id if member else None,
                 "host": member.host if member else None,
             }
@@ -99,9 +103,14 @@ def describe_group(
         return
     print(f"{info.id}: {info.kind}, {info.state}, {len(those)} members")
     print_table(
-        ["topic", "partition", "offset", "end", "lag_records", "member", "host"],
+        ["topic", "partition", "offset", "end", "lag_records", "at_risk_records", "member", "host"],
         [list(row.values()) for row in rows],
     )
+    if sum(row["at_risk_records"] or 0 for row in rows):
+        print(
+            "retention will soon delete records that the group has not read: let it catch up, "
+            "or raise retention.ms or retention.bytes of the topic"
+        )
 
 
 @app.command("reset-offsets")
@@ -174,20 +183,6 @@ def delete_group(name: GroupArgument, bootstrap_servers: BootstrapOption = "127.
     with Client(bootstrap_servers) as client:
         group_client.delete(client, name)
     print(f"group {name} is deleted")
-
-
-def _positions(client: "Client", info: Any) -> "dict[TopicPartition, tuple[int, int, int | None]]":
-    """Offset, end and lag of each partition that a group has begun."""
-    from headwater.transmit import group_client
-    from headwater.transmit.client import LATEST
-
-    if info.kind == group_client.SHARE:
-        shares = group_client.share_starts(client, info.id)
-        ends = client.offsets(shares, LATEST)
-        return {tp: (share.start, ends[tp], share.lag_records) for tp, share in shares.items()}
-    offsets = group_client.committed(client, info.id)
-    ends = client.offsets(offsets, LATEST)
-    return {tp: (offset, ends[tp], max(ends[tp] - offset, 0)) for tp, offset in offsets.items()}
 
 
 def _offsets_at(

@@ -20,6 +20,7 @@ from headwater.locks import FolderLock
 from headwater.record import TopicPartition
 
 if TYPE_CHECKING:
+    from headwater.serve.groups import GroupLag
     from headwater.spark.pipeline import Pipeline
     from headwater.store.facts import FactStore
     from headwater.store.sqlite import ViewStore
@@ -157,13 +158,15 @@ def _start_console(
         return None
     from headwater.console.pages import routes
     from headwater.serve.api import Sources, create_app
+    from headwater.serve.groups import GroupLags
     from headwater.serve.metrics import metrics_route, view_metrics
     from headwater.serve.rates import TopicRates
     from headwater.serve.server import HttpServer
 
     rates = TopicRates(_offsets_reader(servers), SystemClock())
     store, facts = stores
-    sources = Sources(app=app.name, views=store, facts=facts, topics=rates)
+    groups = GroupLags(_groups_reader(servers))
+    sources = Sources(app=app.name, views=store, facts=facts, topics=rates, groups=groups)
     figures = [*([broker.metrics] if broker else []), view_metrics(store)]
     http = create_app(sources, extra_routes=[metrics_route(figures), *routes()])
     server = stack.enter_context(HttpServer(http, *settings.http))
@@ -181,5 +184,22 @@ def _offsets_reader(servers: str) -> Callable[[], dict[TopicPartition, tuple[int
         partitions = [TopicPartition(name, n) for name, info in found.items() for n in info.leaders]
         start, end = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
         return {tp: (start[tp], end[tp]) for tp in partitions}
+
+    return read
+
+
+def _groups_reader(servers: str) -> "Callable[[], list[GroupLag]]":
+    from headwater.serve.groups import GroupLag
+    from headwater.transmit import group_client
+    from headwater.transmit.client import Client
+    from headwater.transmit.positions import positions
+
+    client = Client(servers)
+
+    def read() -> list[GroupLag]:
+        return [
+            GroupLag(name=info.id, kind=info.kind, state=info.state, positions=positions(client, info))
+            for info in group_client.list_groups(client)
+        ]
 
     return read

@@ -7,7 +7,7 @@ Handlers that read the stores are plain functions, so Starlette runs each in a w
 import logging
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,12 +20,14 @@ from starlette.routing import BaseRoute, Route
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
 from headwater.serve.feeds import follow_status, follow_view
+from headwater.serve.groups import SAMPLE_EVERY_S as GROUPS_EVERY_S
 from headwater.serve.openapi import document
 from headwater.serve.rates import sampling
 from headwater.serve.status import (
     Sources,
     describe_columns,
     describe_late,
+    read_groups,
     read_pipelines,
     read_status,
     read_topics,
@@ -58,11 +60,15 @@ _STATUS_CODES: dict[type[HeadwaterError], int] = {
 
 
 def create_app(sources: Sources, *, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:
-    """Make the HTTP app that answers from `sources`; while it runs, it samples the topics' rates."""
+    """Make the HTTP app that answers from `sources`; while it runs, it samples the log."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        with nullcontext() if sources.topics is None else sampling(sources.topics):
+        with ExitStack() as stack:
+            if sources.topics is not None:
+                stack.enter_context(sampling(sources.topics))
+            if sources.groups is not None:
+                stack.enter_context(sampling(sources.groups, GROUPS_EVERY_S))
             yield
 
     app = Starlette(
@@ -85,6 +91,7 @@ def _api_routes() -> list[Route]:
         Route(f"{_ROOT}/status", _status),
         Route(f"{_ROOT}/status/stream", _status_stream),
         Route(f"{_ROOT}/topics", _topics),
+        Route(f"{_ROOT}/groups", _groups),
         Route(f"{_ROOT}/pipelines", _pipelines),
         Route(f"{_ROOT}/pipelines/{{pipeline}}/facts", _facts),
         Route(f"{_ROOT}/views", _views),
@@ -108,6 +115,10 @@ def _status(request: Request) -> Response:
 
 def _topics(request: Request) -> Response:
     return JSONResponse({"topics": read_topics(_sources(request))})
+
+
+def _groups(request: Request) -> Response:
+    return JSONResponse({"groups": read_groups(_sources(request))})
 
 
 def _pipelines(request: Request) -> Response:

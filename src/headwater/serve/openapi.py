@@ -41,6 +41,10 @@ def _operations() -> dict[str, Json]:
         "/status": _get("All there is to show of the app", _json(_ref("Status"))),
         "/status/stream": _get("The status, once a second, as `status` events", _events()),
         "/topics": _get("The topics and their rates", _json(_object(topics=_list(_ref("Topic"))))),
+        "/groups": _get(
+            "The groups that read the log, and what retention is about to take from them",
+            _json(_object(groups=_list(_ref("Group")))),
+        ),
         "/pipelines": _get(
             "The pipelines and their last batches", _json(_object(pipelines=_list(_ref("Pipeline"))))
         ),
@@ -75,6 +79,14 @@ def _operations() -> dict[str, Json]:
 
 def _schemas() -> Json:
     offsets = _object(partition=_COUNT, startOffset=_COUNT, endOffset=_COUNT)
+    position = _object(
+        topic=_TEXT,
+        partition=_COUNT,
+        offset=_COUNT,
+        endOffset=_COUNT,
+        lagRecords=_COUNT,
+        atRiskRecords=_MAYBE_COUNT,
+    )
     rate = _object(atMs=_COUNT, recordsPerSecond={"type": "number"})
     batch = _object(atMs=_COUNT, batchId=_COUNT, numInputRows=_MAYBE_COUNT, durationMs=_MAYBE_COUNT)
     columns = _list(_object(name=_TEXT, type=_TEXT))
@@ -82,6 +94,7 @@ def _schemas() -> Json:
         "Status": _object(
             app=_TEXT,
             topics=_list(_ref("Topic")),
+            groups=_list(_ref("Group")),
             pipelines=_list(_ref("Pipeline")),
             views=_list(_ref("View")),
         ),
@@ -93,6 +106,14 @@ def _schemas() -> Json:
             partitionOffsets=_list(offsets),
             history=_list(rate),
             stale={"type": "boolean"},
+        ),
+        "Group": _object(
+            name=_TEXT,
+            type={"enum": ["classic", "consumer", "share"]},
+            state=_TEXT,
+            lagRecords=_COUNT,
+            atRiskRecords=_COUNT,
+            positions=_list(position),
         ),
         "Pipeline": _object(
             name=_TEXT,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError
@@ -94,17 +95,23 @@ class TopicRates:
         return [_topic(name, samples, stale) for name in sorted(samples[-1].topics)]
 
 
+class Sampled(Protocol):
+    """What is asked again and again."""
+
+    def sample(self) -> None: ...
+
+
 @contextmanager
-def sampling(rates: TopicRates) -> Iterator[None]:
-    """Sample once a second in a thread of its own, for as long as the block runs."""
+def sampling(rates: Sampled, every_s: float = SAMPLE_EVERY_S) -> Iterator[None]:
+    """Sample once a second, or as told, in a thread of its own, for as long as the block runs."""
     stop = threading.Event()
 
     def run() -> None:
         rates.sample()
-        while not stop.wait(SAMPLE_EVERY_S):
+        while not stop.wait(every_s):
             rates.sample()
 
-    thread = threading.Thread(target=run, name="topic-rates", daemon=True)
+    thread = threading.Thread(target=run, name="log-sampling", daemon=True)
     thread.start()
     try:
         yield

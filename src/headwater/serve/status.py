@@ -1,4 +1,4 @@
-"""What an app is doing, as the JSON that the API and the console show: its topics, pipelines and views.
+"""What an app is doing, as the JSON that the API and the console show: topics, groups, pipelines and views.
 
 Field names of pipelines are those of Spark's StreamingQueryProgress.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from headwater.serve.groups import GroupLag, GroupLags
 from headwater.serve.rates import TopicRate, TopicRates
 from headwater.store.facts import FACTS_KEPT, Fact, FactStore
 from headwater.store.late import LateRow
@@ -28,6 +29,7 @@ class Sources:
     views: ViewStore
     facts: FactStore
     topics: TopicRates | None
+    groups: GroupLags | None = None
 
 
 def read_status(sources: Sources) -> Json:
@@ -35,6 +37,7 @@ def read_status(sources: Sources) -> Json:
     return {
         "app": sources.app,
         "topics": read_topics(sources),
+        "groups": read_groups(sources),
         "pipelines": read_pipelines(sources),
         "views": read_views(sources),
     }
@@ -43,6 +46,11 @@ def read_status(sources: Sources) -> Json:
 def read_topics(sources: Sources) -> list[Json]:
     """The topics with their sizes and rates."""
     return [] if sources.topics is None else [_topic(topic) for topic in sources.topics.topics()]
+
+
+def read_groups(sources: Sources) -> list[Json]:
+    """The groups that read the log, how far behind they are, and what they are about to lose."""
+    return [] if sources.groups is None else [_group(group) for group in sources.groups.groups()]
 
 
 def read_pipelines(sources: Sources) -> list[Json]:
@@ -109,6 +117,27 @@ def _topic(topic: TopicRate) -> Json:
         ],
         "history": [{"atMs": p.at_ms, "recordsPerSecond": p.records_per_second} for p in topic.history],
         "stale": topic.stale,
+    }
+
+
+def _group(group: GroupLag) -> Json:
+    return {
+        "name": group.name,
+        "type": group.kind,
+        "state": group.state,
+        "lagRecords": group.lag_records,
+        "atRiskRecords": group.at_risk_records,
+        "positions": [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "offset": position.offset,
+                "endOffset": position.end,
+                "lagRecords": position.lag_records,
+                "atRiskRecords": position.at_risk_records,
+            }
+            for tp, position in sorted(group.positions.items())
+        ],
     }
 
 

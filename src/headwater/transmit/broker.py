@@ -24,12 +24,14 @@ from headwater.transmit.handlers import (
     groups,
     queue_admin,
     queues,
+    quotas,
     records,
     topics,
     transactions,
 )
 from headwater.transmit.node import Node
 from headwater.transmit.region import Part
+from headwater.transmit.throttle import Turn
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
 from headwater.transmit.wire.fetch import read_fetch, write_fetch
 from headwater.transmit.wire.frame import LENGTH, RequestHeader, read_request_header, response_header
@@ -81,7 +83,8 @@ HANDLERS: dict[int, Handler] = {
     45: admin.alter_partition_reassignments,
     46: admin.list_partition_reassignments,
     47: admin.offset_delete,
-    48: admin.describe_client_quotas,
+    48: quotas.describe_client_quotas,
+    49: quotas.alter_client_quotas,
     50: admin.describe_user_scram_credentials,
     60: cluster.describe_cluster,
     61: transactions.describe_producers,
@@ -105,23 +108,30 @@ class UnservedRequest(InvalidError):
     """A request that we do not answer; the connection is closed, as Kafka does."""
 
 
-def answer(node: Node, frame: bytearray, host: str) -> Parts | Awaitable[Parts | None] | None:
+def answer(
+    node: Node, frame: bytearray, host: str, connection: object = None
+) -> Parts | Awaitable[Parts | None] | None:
     """Answer one request: at once, or with something to wait for. None means that no response is wanted."""
     view = memoryview(frame)
     header = read_request_header(view, is_flexible=is_flexible)
     api = APIS.get(header.api_key)
     if api is None:
         raise UnservedRequest(f"client {header.client_id!r} sent request type {header.api_key}, which is unknown")
-    asker = Asker(client_id=header.client_id, host=host, version=header.api_version)
+    asker = Asker(client_id=header.client_id, host=host, version=header.api_version, connection=connection)
     request = _read(api, header, view)
+    turn = Turn(node, header, len(frame)) if node.quotas.table else None
+    if turn is not None:
+        request = turn.begin(request)
     result = HANDLERS[api.key](node, request, asker)
     if inspect.isawaitable(result):
-        task = asyncio.ensure_future(_write_later(api, header, result))
+        work = result if turn is None else turn.timed(result)
+        task = asyncio.ensure_future(_write_later(api, header, work, turn))
         if inspect.iscoroutine(result):
             # A client that leaves at once has its answer cancelled before the handler was ever waited for.
             task.add_done_callback(lambda _: result.close())
         return task
-    return _write(api, header, result)
+    parts = _write(api, header, result)
+    return parts if turn is None else turn.end(parts)
 
 
 def _read(api: Api, header: RequestHeader, view: memoryview) -> Any:
@@ -144,8 +154,9 @@ def _read(api: Api, header: RequestHeader, view: memoryview) -> Any:
         ) from error
 
 
-async def _write_later(api: Api, header: RequestHeader, result: Awaitable[Any]) -> Parts | None:
-    return _write(api, header, await result)
+async def _write_later(api: Api, header: RequestHeader, result: Awaitable[Any], turn: Turn | None) -> Parts | None:
+    parts = _write(api, header, await result)
+    return parts if turn is None else turn.end(parts)
 
 
 def _write(api: Api, header: RequestHeader, message: Any) -> Parts | None:

@@ -1,4 +1,4 @@
-"""What the broker must remember besides records: topics, committed offsets, the next producer id.
+"""What the broker must remember besides records: topics, committed offsets, quotas, the next producer id.
 
 One SQLite file, `meta.db`, in the broker's directory. Topics and producer ids are on the disk before they are
 answered. Committed offsets survive a crash of the process at once, and a crash of the machine up to the last
@@ -11,7 +11,7 @@ import json
 import re
 import sqlite3
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ create table if not exists offsets (
     metadata text, committed_ms integer not null, primary key (group_id, topic, partition)) without rowid;
 create table if not exists configs (
     kind integer, name text, configs text not null, primary key (kind, name)) without rowid;
+create table if not exists quotas (entity text primary key, quotas text not null) without rowid;
 create table if not exists counters (name text primary key, value integer not null);
 """
 
@@ -160,6 +161,25 @@ class Catalog:
             self._durable.execute("insert or replace into configs values (?, ?, ?)", row)
         else:
             self._durable.execute("delete from configs where kind = ? and name = ?", (kind, name))
+
+    # -- quotas -----------------------------------------------------------------------------------------------
+
+    def quotas(self) -> dict[tuple[str | None, str | None], dict[str, float]]:
+        """The quotas of users and client ids."""
+        found = {}
+        for entity, values in self._durable.execute("select entity, quotas from quotas"):
+            user, client_id = json.loads(entity)
+            found[user, client_id] = json.loads(values)
+        return found
+
+    def set_quotas(self, user: str | None, client_id: str | None, values: Mapping[str, float]) -> None:
+        """Replace the quotas of a user, a client id, or both together."""
+        entity = json.dumps([user, client_id])
+        if values:
+            row = (entity, json.dumps(dict(values)))
+            self._durable.execute("insert or replace into quotas values (?, ?)", row)
+        else:
+            self._durable.execute("delete from quotas where entity = ?", (entity,))
 
     # -- producer ids -----------------------------------------------------------------------------------------
 

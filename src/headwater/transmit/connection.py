@@ -19,6 +19,7 @@ from headwater.errors import InvalidError
 from headwater.transmit import broker
 from headwater.transmit.node import Node
 from headwater.transmit.sending import Outbox
+from headwater.transmit.throttle import Slowed
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Connection:
         self._filled = 0
         self._announced = 0  # the size of a request for which there is no room yet
         self._waiting: deque[_Asked] = deque()
+        self._break: asyncio.TimerHandle | None = None  # while its client is above a quota
         self._is_reading = self._is_writing = self._is_ending = self._is_closed = False
         connections.add(self)
         node.counters.connections += 1
@@ -147,7 +149,7 @@ class Connection:
         size = len(frame)
         self._node.counters.bytes_in += size
         try:
-            result = broker.answer(self._node, frame, self._host)
+            result = broker.answer(self._node, frame, self._host, self)
         except Exception as error:
             self._node.intake.give_back(size)
             if isinstance(error, InvalidError):
@@ -192,6 +194,24 @@ class Connection:
             self._outbox.put(parts)
             self._node.counters.bytes_out += self._outbox.size - before
         self._node.intake.give_back(size)
+        if isinstance(parts, Slowed):
+            self._start_break(parts.rest_s)
+
+    def _start_break(self, seconds: float) -> None:
+        """Do not read from a client that is above its quota: not all of them rest by themselves."""
+        until = self._loop.time() + seconds
+        if self._break is None:
+            self._node.counters.resting += 1
+        elif until <= self._break.when():
+            return
+        else:
+            self._break.cancel()
+        self._break = self._loop.call_at(until, self._on_rested)
+
+    def _on_rested(self) -> None:
+        self._break = None
+        self._node.counters.resting -= 1
+        self._balance()
 
     # -- keeping up -------------------------------------------------------------------------------------------
 
@@ -200,6 +220,7 @@ class Connection:
         return (
             not self._is_ending
             and not self._announced
+            and self._break is None
             and self._outbox.size <= UNSENT_BYTES_MAX
             and len(self._waiting) < IN_FLIGHT_MAX
         )
@@ -259,6 +280,10 @@ class Connection:
         self._socket.close()
         self._connections.discard(self)
         self._node.counters.connections -= 1
+        self._node.queues.disconnect(self)
+        if self._break is not None:
+            self._break.cancel()
+            self._node.counters.resting -= 1
 
     def _forget_requests(self) -> None:
         held = 0 if self._frame is None else len(self._frame)

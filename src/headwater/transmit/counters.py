@@ -9,10 +9,15 @@ class Counters:
 
     connections: int = 0
     """Open now."""
+    resting: int = 0
+    """Of these, how many are not read from because their client is above its quota."""
     bytes_in: int = 0
     bytes_out: int = 0
     requests: dict[int, list[float]] = field(default_factory=dict)
     """For each request type how many were answered, and the seconds they took together, waiting included."""
+
+    record_times: dict[tuple[object, int], int] = field(default_factory=dict)
+    """Timestamps that the last metrics told of, by log and offset, so that no batch is unpacked twice for them."""
 
     def note_request(self, api_key: int, seconds: float) -> None:
         known = self.requests.get(api_key)

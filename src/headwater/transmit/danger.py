@@ -13,6 +13,7 @@ from headwater.transmit.catalog import Catalog
 from headwater.transmit.configs import TopicConfig
 from headwater.transmit.log.partition import PartitionLog
 from headwater.transmit.log.retention import NO_LIMIT, expired_by_size, expired_by_time
+from headwater.transmit.queues import Queues
 from headwater.transmit.topics import Topics
 from headwater.transmit.upkeep import newest_ms
 
@@ -40,11 +41,18 @@ class Endangered:
         )
 
 
-def endangered(catalog: Catalog, topics: Topics, now_ms: int) -> Iterator[Endangered]:
-    """Every group that retention is about to overtake, in each partition."""
+def endangered(catalog: Catalog, topics: Topics, queues: Queues, now_ms: int) -> Iterator[Endangered]:
+    """Every group that retention is about to overtake, in each partition; groups of queues, too."""
     before = {p.name: deleted_soon(p.log, p.config, now_ms) for p in topics.partitions()}
     for group in catalog.groups():
         yield from _of_group(group, {tp: at.offset for tp, at in catalog.committed_offsets(group).items()}, before)
+    for queue in queues.groups():
+        starts = {
+            TopicPartition(entry.name, number): share.start
+            for (topic_id, number), share in queues.shares(queue.id).items()
+            if (entry := topics.entry(topic_id)) is not None
+        }
+        yield from _of_group(queue.id, starts, before)
 
 
 def deleted_soon(log: PartitionLog, config: TopicConfig, now_ms: int) -> int:

@@ -9,11 +9,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from headwater.errors import CorruptError
 from headwater.record import TopicPartition
-from headwater.transmit.batch import read_header
+from headwater.transmit.batch import LOG_APPEND_TIME, check_batch
 from headwater.transmit.danger import endangered
 from headwater.transmit.log.partition import OffsetOutOfRange, PartitionLog
 from headwater.transmit.node import Node
+from headwater.transmit.rewrite import raw_records
 from headwater.transmit.wire.apis import APIS
 
 Sample = tuple[dict[str, object], float]
@@ -21,7 +23,7 @@ Sample = tuple[dict[str, object], float]
 
 def render(node: Node) -> str:
     """Every metric as it stands now."""
-    return "".join((*_of_topics(node), *_of_groups(node), *_of_work(node)))
+    return "".join((*_of_topics(node), *_of_groups(node), *_of_work(node), *_of_quotas(node)))
 
 
 def _of_topics(node: Node) -> Iterator[str]:
@@ -51,6 +53,7 @@ def _of_groups(node: Node) -> Iterator[str]:
     offsets: list[Sample] = []
     lags: list[Sample] = []
     seconds: list[Sample] = []
+    times: dict[tuple[object, int], int] = {}
     for group in node.catalog.groups():
         for name, committed in sorted(node.catalog.committed_offsets(group).items()):
             partition = node.topics.partition(name.topic, name.partition)
@@ -59,12 +62,15 @@ def _of_groups(node: Node) -> Iterator[str]:
             labels = {"consumergroup": group, **_labels(name)}
             offsets.append((labels, committed.offset))
             lags.append((labels, max(partition.log.high_watermark - committed.offset, 0)))
-            seconds.append(
-                ({"group": group, **_labels(name)}, _lag_seconds(partition.log, committed.offset, now_ms))
-            )
+            lag_s = 0.0
+            if (time_ms := _time_of_next(node, partition.log, committed.offset)) is not None:
+                times[partition.log, committed.offset] = time_ms
+                lag_s = max(now_ms - time_ms, 0) / 1000
+            seconds.append(({"group": group, **_labels(name)}, lag_s))
+    node.counters.record_times = times
     at_risk: list[Sample] = [
         ({"consumergroup": each.group, **_labels(each.partition)}, each.records)
-        for each in endangered(node.catalog, node.topics, now_ms)
+        for each in endangered(node.catalog, node.topics, node.queues, now_ms)
     ]
     members: list[Sample] = [({"consumergroup": group.id}, len(group.members)) for group in node.groups.all()]
     yield _metric("kafka_consumergroup_members", "gauge", "Members of a group.", members)
@@ -76,7 +82,7 @@ def _of_groups(node: Node) -> Iterator[str]:
     )  # fmt: skip
     yield _metric(
         "kafka_consumergroup_group_lag_seconds", "gauge",
-        "Age of the oldest batch that a group has not committed yet.", seconds,
+        "Age of the oldest record that a group has not committed yet.", seconds,
     )  # fmt: skip
 
 
@@ -106,6 +112,27 @@ def _of_work(node: Node) -> Iterator[str]:
         yield _metric("process_resident_memory_bytes", "gauge", "Memory of the process.", [({}, memory)])
 
 
+def _of_quotas(node: Node) -> Iterator[str]:
+    counts: list[Sample] = []
+    times: list[Sample] = []
+    for (kind, entity), meter in sorted(node.quotas.meters.items(), key=lambda item: str(item[0])):
+        who: dict[str, object] = {
+            "quota": kind.value, "user": entity.user or "", "client_id": entity.client_id or ""
+        }  # fmt: skip
+        counts.append((who, meter.throttled))
+        times.append((who, meter.throttled_s))
+    yield _metric(
+        "headwater_quota_throttled_total", "counter", "Answers that asked a client to rest.", counts
+    )  # fmt: skip
+    yield _metric(
+        "headwater_quota_throttled_seconds_total", "counter", "Seconds they asked for together.", times
+    )  # fmt: skip
+    yield _metric(
+        "headwater_quota_resting_connections", "gauge", "Connections not read from because of a quota.",
+        [({}, node.counters.resting)],
+    )  # fmt: skip
+
+
 def _logs(node: Node) -> Iterator[tuple[TopicPartition, PartitionLog]]:
     for entry in node.topics.entries():
         for number in range(entry.partitions):
@@ -114,13 +141,32 @@ def _logs(node: Node) -> Iterator[tuple[TopicPartition, PartitionLog]]:
                 yield TopicPartition(entry.name, number), partition.log
 
 
-def _lag_seconds(log: PartitionLog, offset: int, now_ms: int) -> float:
-    """The age of the next batch to be read: its header says its time, so that no record has to be unpacked."""
+def _time_of_next(node: Node, log: PartitionLog, offset: int) -> int | None:
+    """The timestamp of the next record to be read; of a group that stands still it is not looked for again."""
+    known = node.counters.record_times.get((log, offset))
+    if known is not None:
+        return known
     try:
-        data = log.read(max(offset, log.start_offset), 1)
-    except OffsetOutOfRange:
-        return 0.0
-    return max(now_ms - read_header(data).base_timestamp, 0) / 1000 if data else 0.0
+        return _time_of(log, max(offset, log.start_offset))
+    except (OffsetOutOfRange, CorruptError, OSError):  # a reader gets the error; a scraper gets the other figures
+        return None
+
+
+def _time_of(log: PartitionLog, offset: int) -> int | None:
+    """The timestamp of the first record at or behind the offset; None if none can be seen."""
+    while offset < log.high_watermark:
+        data = log.read(offset, 1)
+        if not data:
+            return None
+        header = check_batch(data)
+        if not header.is_control:
+            if header.attributes & LOG_APPEND_TIME:
+                return header.max_timestamp  # of all its records, so that none has to be unpacked
+            for record in raw_records(data, 0, header):
+                if record.offset >= offset:
+                    return record.timestamp_ms
+        offset = header.next_offset  # it was a marker, or compaction has taken the rest of the batch
+    return None
 
 
 def _labels(name: TopicPartition) -> dict[str, object]:

@@ -24,6 +24,7 @@ from headwater.transmit.intake import Intake
 from headwater.transmit.ledger import Ledger
 from headwater.transmit.log.partition import LogSettings
 from headwater.transmit.queues import Queues
+from headwater.transmit.quotas import Entity, Quotas
 from headwater.transmit.topics import Topics
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Node:
     consumers: Consumers
     intake: Intake
     counters: Counters
+    quotas: Quotas
 
 
 def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Node:
@@ -136,4 +138,5 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         consumers=Consumers(topics.sizes),
         intake=Intake(settings.queued_max_request_bytes),
         counters=Counters(),
+        quotas=Quotas({Entity(*who): values for who, values in catalog.quotas().items()}),
     )

@@ -144,7 +144,8 @@ class Server:
         """Say once of each group that it is about to lose records, as often as that changes."""
         told: dict[tuple[str, TopicPartition], int] = {}
         while True:
-            for each in endangered(self._node.catalog, self._node.topics, self._node.clock.now_ms()):
+            node = self._node
+            for each in endangered(node.catalog, node.topics, node.queues, node.clock.now_ms()):
                 if told.get((each.group, each.partition)) != each.before:
                     told[each.group, each.partition] = each.before
                     logger.warning("%s", each)

@@ -38,6 +38,8 @@ class ShareHeartbeat:
     client_id: str = ""
     client_host: str = ""
     rack: str | None = None
+    connection: object = None
+    """Over which it says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,10 @@ class ShareMember:
     previous_epoch: int = 0
     assignment: Assignment = frozenset()
     told: Assignment | None = None
+    connection: object = None
+    """Over which it was last heard of."""
+    is_cut_off: bool = False
+    """That connection is gone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,6 +121,7 @@ class ShareGroup:
         self, member: ShareMember, request: ShareHeartbeat, partitions: Mapping[str, int], now: float
     ) -> ShareReply:
         member.last_seen = now
+        member.connection, member.is_cut_off = request.connection, False
         if request.topics is not None and request.topics != member.topics:
             member.topics = request.topics
             self._partitions = {}
@@ -134,6 +141,13 @@ class ShareGroup:
     def silent(self, now: float, session_s: float) -> list[str]:
         """Members that have not been heard of for too long."""
         return [member.id for member in self.members.values() if member.last_seen + session_s <= now]
+
+    def cut_off(self, connection: object) -> list[str]:
+        """A connection is gone: members that were last heard of over it, or over another that is gone."""
+        for member in self.members.values():
+            if connection is not None and member.connection is connection:
+                member.connection, member.is_cut_off = None, True
+        return [member.id for member in self.members.values() if member.is_cut_off]
 
     def _assign(self, partitions: Mapping[str, int]) -> None:
         """Hand the partitions out anew, if members, their topics or the topics' partitions have changed."""
@@ -181,6 +195,8 @@ class Session:
     """The partitions a member fetches from, so that it need not name them each time."""
 
     epoch: int = 0
+    connection: object = None
+    """Over which it was last used: what is lent in the session is lent to whoever is at its other end."""
     places: dict[Place, None] = field(default_factory=dict)
 
     def turn(self) -> list[Place]:
@@ -197,14 +213,21 @@ class Sessions:
         self._sessions: dict[tuple[str, str], Session] = {}
 
     def step(
-        self, group: str, member: str, epoch: int, *, acknowledges: bool, forgets: bool = False
+        self,
+        group: str,
+        member: str,
+        epoch: int,
+        *,
+        acknowledges: bool,
+        forgets: bool = False,
+        connection: object = None,
     ) -> Session | SessionError:
         """Open, continue or close a session; a closed one is given back for the last time."""
         key = (group, member)
         if epoch == OPENS:
             if acknowledges:
                 return SessionError.INVALID_REQUEST
-            session = self._sessions[key] = Session(epoch=1)
+            session = self._sessions[key] = Session(epoch=1, connection=connection)
             return session
         known = self._sessions.get(key)
         if known is None:
@@ -215,8 +238,21 @@ class Sessions:
             return self._sessions.pop(key)
         if epoch != known.epoch:
             return SessionError.INVALID_EPOCH
+        known.connection = connection
         known.epoch = 1 if known.epoch == EPOCH_MAX else known.epoch + 1
         return known
 
     def drop(self, group: str, member: str) -> None:
         self._sessions.pop((group, member), None)
+
+    def drop_connection(self, connection: object) -> list[tuple[str, str]]:
+        """End the sessions that were last used over a connection; of whom they were, group and member."""
+        gone = [key for key, session in self._sessions.items() if session.connection is connection]
+        for key in gone:
+            del self._sessions[key]
+        return gone
+
+    def is_open(self, group: str, member: str, session: Session | None = None) -> bool:
+        """Whether a member has a session; this one, if it is given."""
+        known = self._sessions.get((group, member))
+        return known is not None and (session is None or known is session)

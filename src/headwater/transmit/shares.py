@@ -245,9 +245,14 @@ class SharePartition:
             state = State.ACKNOWLEDGED if kind is Ack.ACCEPT else State.ARCHIVED
             self._change(first, last, lambda span: Span(span.first, span.last, state))
 
-    def release(self, member: str, limits: ShareLimits) -> bool:
-        """Take back what a member has, because it is gone; whether it had anything."""
-        return self._take_back(lambda span: span.member == member, limits)
+    def release(self, member: str, limits: ShareLimits, *, politely: bool = False) -> bool:
+        """Take back what a member has, because it is gone; whether it had anything.
+
+        One that ends politely has looked at what it did not acknowledge no more than at what it was never given,
+        so for those the delivery does not count. One that died may have died of them.
+        """
+        give_back = _not_delivered if politely else _given_back
+        return self._take_back(lambda span: span.member == member, limits, give_back)
 
     def expire(self, limits: ShareLimits, now: float) -> bool:
         """Take back what was lent out for too long; whether there was anything."""
@@ -259,10 +264,15 @@ class SharePartition:
         )
         return found
 
-    def _take_back(self, matches: Callable[[Span], bool], limits: ShareLimits) -> bool:
+    def _take_back(
+        self,
+        matches: Callable[[Span], bool],
+        limits: ShareLimits,
+        give_back: "Callable[[Span, ShareLimits], Span] | None" = None,
+    ) -> bool:
         found = [span for span in self._spans if span.state is State.ACQUIRED and matches(span)]
         for span in found:
-            self._change(span.first, span.last, lambda part: _given_back(part, limits))
+            self._change(span.first, span.last, lambda part: (give_back or _given_back)(part, limits))
         self._advance()
         return bool(found)
 
@@ -355,6 +365,10 @@ def _given_back(span: Span, limits: ShareLimits) -> Span:
     if span.count >= limits.deliveries_max:
         return _given_up(span, Reason.LIMIT)
     return Span(span.first, span.last, State.AVAILABLE, span.count)
+
+
+def _not_delivered(span: Span, limits: ShareLimits) -> Span:
+    return Span(span.first, span.last, State.AVAILABLE, max(span.count - 1, 0))
 
 
 def _given_up(span: Span, reason: Reason) -> Span:

@@ -128,6 +128,14 @@ class Partition:
             # It saves time at the next start and nothing else.
             logger.warning("cannot save the producers of %s: %s", self.name, error)
 
+    def delete_before(self, offset: int) -> None:
+        """Let the log start at an offset; what is known of producers by the batches that go with it is kept."""
+        sealed = [segment for segment in self.log.segments[:-1] if segment.next_offset <= offset]
+        if sealed and self._saved_at < sealed[-1].next_offset:
+            self.log.sync()  # a snapshot of what the disk loses would be thrown away
+            self.save_producers(self.log.end_offset)
+        self.log.delete_before(offset)
+
     async def wait_durable(self, offset: int) -> None:
         """Wait until everything before the offset is as durable as promised."""
         if self.log.high_watermark >= offset:

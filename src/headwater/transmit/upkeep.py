@@ -144,7 +144,7 @@ class Upkeep:
             await self._archive(partition, gone, Path(config.archive_dir), reason)
             return
         before = gone[-1].next_offset
-        log.delete_before(before)
+        partition.delete_before(before)
         logger.info("%s: deleted %d segments before offset %d by %s", partition.name, len(gone), before, reason)
 
     async def _archive(self, partition: Partition, gone: Iterable[Segment], archive: Path, reason: str) -> None:

@@ -4,6 +4,7 @@ import { readChoices, writeChoices } from "./address.js";
 import { h, only, reconcile, setAttribute, setText } from "./dom.js";
 import { Feed } from "./feeds.js";
 import { formatAge, formatCount, formatTime } from "./format.js";
+import { drawGroups } from "./groups.js";
 import { assess } from "./health.js";
 import { drawPipelines, drawTopics } from "./overview.js";
 import { ViewPanel } from "./view.js";
@@ -81,6 +82,7 @@ function draw() {
   setText(page.app, status.app);
   drawHealth();
   drawTopics(page.topics, status.topics);
+  drawGroups(page["groups-panel"], page.groups, status.groups);
   drawPipelines(page.pipelines, status.pipelines, choices.zone);
   drawViews();
   drawLink();

@@ -10,6 +10,7 @@ export function assess(status) {
   return (
     failure(pipelines) ??
     silence(topics) ??
+    danger(status.groups) ??
     emptiness(topics) ??
     stopped(pipelines) ??
     retry(pipelines) ??
@@ -36,6 +37,15 @@ function retry(pipelines) {
 function silence(topics) {
   if (!topics.some((topic) => topic.stale)) return null;
   return { tone: "warn", text: "The log does not answer; topics show what was last known", target: null };
+}
+
+function danger(groups) {
+  const worst = groups.reduce((most, next) => (next.atRiskRecords > (most?.atRiskRecords ?? 0) ? next : most), null);
+  if (!worst) return null;
+  const { topic } = worst.positions.find((position) => position.atRiskRecords > 0);
+  const count = formatCount(worst.atRiskRecords);
+  const text = `Retention will soon delete ${count} records of ${topic} that group ${worst.name} has not read`;
+  return { tone: "warn", text, target: null };
 }
 
 function emptiness(topics) {

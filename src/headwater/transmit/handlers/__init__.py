@@ -14,6 +14,8 @@ class Asker(NamedTuple):
     client_id: str
     host: str
     version: int
+    connection: object = None
+    """Which of its connections; to be compared only."""
 
 
 Handler = Callable[[Node, Any, Asker], Any | Awaitable[Any]]

@@ -11,7 +11,6 @@ from kafka.protocol.admin import (
     DeleteAclsResponse,
     DeleteRecordsResponse,
     DescribeAclsResponse,
-    DescribeClientQuotasResponse,
     DescribeLogDirsResponse,
     DescribeTopicPartitionsResponse,
     DescribeUserScramCredentialsResponse,
@@ -62,7 +61,7 @@ def _delete_before(node: Node, topic: str, asked: Any) -> tuple[Code, int]:
     if not 0 <= offset <= log.high_watermark:
         return Code.OFFSET_OUT_OF_RANGE, -1
     try:
-        log.delete_before(offset)
+        partition.delete_before(offset)
     except OSError as error:
         logger.error("cannot delete records of %s before offset %d: %s", partition.name, offset, error)
         return Code.KAFKA_STORAGE_ERROR, -1
@@ -240,10 +239,6 @@ def offset_delete(node: Node, request: Any, asker: Asker) -> Any:
 # -- what one node for one user does not have -----------------------------------------------------------------
 
 _NO_SECURITY = "no authorizer is configured: every client may do everything"
-
-
-def describe_client_quotas(node: Node, request: Any, asker: Asker) -> Any:
-    return DescribeClientQuotasResponse(error_code=Code.NONE, error_message=None, entries=[])
 
 
 def describe_acls(node: Node, request: Any, asker: Asker) -> Any:

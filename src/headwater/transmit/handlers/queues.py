@@ -79,6 +79,7 @@ def share_group_heartbeat(node: Node, request: Any, asker: Asker) -> Any:
             client_id=asker.client_id,
             client_host=asker.host,
             rack=request.rack_id,
+            connection=asker.connection,
         ),
     )
     if isinstance(reply, MemberError):
@@ -120,6 +121,7 @@ def share_fetch(node: Node, request: Any, asker: Asker) -> Any | Awaitable[Any]:
         request.share_session_epoch,
         acknowledges=bool(acks),
         forgets=bool(request.forgotten_topics_data),
+        connection=asker.connection,
     )
     if isinstance(session, SessionError):
         code = _SESSION_CODES[session]
@@ -164,6 +166,9 @@ async def _fetch(node: Node, request: Any, session: Session, acked: dict[Place, 
     deadline = node.clock.monotonic() + max(request.max_wait_ms, 0) / 1000
     missing = {p: _missing(node, p) for p in session.places if node.queues.partition(p) is None}
     while True:
+        if not node.queues.sessions.is_open(request.group_id, request.member_id, session):
+            # Its connection went, or another fetch opened a new one, while this one waited.
+            return _fetched(node, request, Code.SHARE_SESSION_NOT_FOUND, acked, {}, {})
         lent, damaged = _lend(node, request, session)
         missing |= damaged
         left = deadline - node.clock.monotonic()
@@ -262,7 +267,11 @@ def share_acknowledge(node: Node, request: Any, asker: Asker) -> Any:
     """Take acknowledgements without fetching."""
     acks = _acknowledgements(request)
     session = node.queues.sessions.step(
-        request.group_id or "", request.member_id or "", request.share_session_epoch, acknowledges=bool(acks)
+        request.group_id or "",
+        request.member_id or "",
+        request.share_session_epoch,
+        acknowledges=bool(acks),
+        connection=asker.connection,
     )
     shape = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
     code, topics = Code.NONE, dict[uuid.UUID, list[Any]]()

@@ -11,6 +11,7 @@ from headwater.errors import CorruptError, InvalidError, UnavailableError
 from headwater.transmit.admission import TooLarge
 from headwater.transmit.batch import walk
 from headwater.transmit.conditions import ExpectationFailed
+from headwater.transmit.danger import deleted_soon
 from headwater.transmit.handlers import Asker
 from headwater.transmit.handlers.fetching import READ_COMMITTED
 from headwater.transmit.handlers.transactions import produce_code
@@ -21,6 +22,7 @@ from headwater.transmit.topics import Appended, Partition, RefusedBatch
 from headwater.transmit.transactions import Claim
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.produce import PartitionProduced, PartitionRecords, ProduceAnswer, ProduceRequest
+from headwater.transmit.wire.questions import DELETED_SOON
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +153,10 @@ def _list_offset(node: Node, topic: str, asked: Any, *, committed: bool) -> Any:
             leader_epoch=-1,
         )
     try:
-        timestamp, offset = _find_offset(partition, asked.timestamp, committed=committed)
+        if asked.timestamp == DELETED_SOON:
+            timestamp, offset = -1, deleted_soon(partition.log, partition.config, node.clock.now_ms())
+        else:
+            timestamp, offset = _find_offset(partition, asked.timestamp, committed=committed)
     except (CorruptError, OSError) as error:
         logger.error("cannot look up a time in %s: %s", partition.name, error)
         return answer(

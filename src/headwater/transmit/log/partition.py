@@ -22,6 +22,7 @@ from headwater.transmit.log.segment import (
     NO_TIMESTAMP,
     Segment,
     create_segment,
+    delete_files,
     delete_segment,
     recover_segment,
     sealed_segment,
@@ -270,9 +271,12 @@ def _newest_visible(segment: Segment, high_watermark: int) -> int:
 
 
 def _open_segments(directory: Path, pool: FilePool) -> tuple[list[Segment], int]:
+    start = load_start(directory)
     paths = sorted(directory.glob("*.log"))
+    while len(paths) > 1 and int(paths[1].stem) <= start:
+        delete_files(paths.pop(0))  # their deletion was cut short
     if not paths:
-        return [create_segment(directory, load_start(directory), pool)], 0
+        return [create_segment(directory, start, pool)], 0
     ends = [int(path.stem) for path in paths[1:]]
     sealed = [sealed_segment(path, end, pool) for path, end in zip(paths, ends, strict=False)]
     last, dropped = recover_segment(paths[-1], pool)

@@ -294,7 +294,13 @@ def create_segment(directory: Path, base_offset: int, pool: FilePool) -> Segment
 def sealed_segment(path: Path, next_offset: int, pool: FilePool) -> Segment:
     """A sealed segment, whose records are before `next_offset`; nothing is read but its size."""
     segment = Segment(path, int(path.stem), pool)
-    segment.size = path.stat().st_size
+    try:
+        segment.size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise CorruptError(
+            f"{path} is a link to {path.readlink()}, which is not there",
+            hint="mount the archive or restore the file; without the link the log starts with the next segment",
+        ) from error
     segment.next_offset = next_offset
     segment._max_timestamp = None
     segment._verified = Regions(segment.size)
@@ -320,6 +326,8 @@ def recover_segment(path: Path, pool: FilePool) -> tuple[Segment, int]:
         fd, at=saved.size, end=file_size, next_offset=saved.next_offset, note=segment._note, gaps=False
     )
     if reason is None:
+        if segment.size > saved.size:
+            os.fdatasync(fd)  # readers are about to see it, and only the process may have died so far
         return segment, 0
     if find_batch(fd, at=at, end=file_size, next_offset=segment.next_offset) is not None:
         segment.damage = Damage(path=path, position=at, next_offset=segment.next_offset, reason=reason)
@@ -332,10 +340,15 @@ def recover_segment(path: Path, pool: FilePool) -> tuple[Segment, int]:
 def delete_segment(segment: Segment) -> None:
     """Close it and remove its files; from the archive, too, if it was moved there."""
     segment.close()
-    if segment.path.is_symlink():
-        segment.path.resolve().unlink(missing_ok=True)
-    segment.path.unlink(missing_ok=True)
-    index_path(segment.path).unlink(missing_ok=True)
+    delete_files(segment.path)
+
+
+def delete_files(path: Path) -> None:
+    """Remove a segment's files. The link goes after what it leads to, so that a crash leaves nothing unknown."""
+    if path.is_symlink():
+        path.resolve().unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+    index_path(path).unlink(missing_ok=True)
 
 
 def _holds(data: bytes, at: int) -> bool:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from headwater.transmit.log.start import write_durably
+
 SNAPSHOTS_KEPT = 2
 _HEADER = struct.Struct(">4sI")
 _MAGIC = b"HWP1"
@@ -21,10 +23,8 @@ _SUFFIX = ".producers"
 
 def save_snapshot(directory: Path, offset: int, body: bytes) -> None:
     """Write the snapshot of everything before an offset, and remove older ones but the last."""
-    path = directory / f"{offset:020d}{_SUFFIX}"
-    fresh = path.with_suffix(f"{_SUFFIX}.new")
-    fresh.write_bytes(_HEADER.pack(_MAGIC, crc32c(body)) + body)
-    fresh.replace(path)
+    # On the disk: an older snapshot is wrong, not only old, where the batches since then have been deleted.
+    write_durably(directory / f"{offset:020d}{_SUFFIX}", _HEADER.pack(_MAGIC, crc32c(body)) + body)
     for old in sorted(directory.glob(f"*{_SUFFIX}"))[:-SNAPSHOTS_KEPT]:
         old.unlink(missing_ok=True)
 

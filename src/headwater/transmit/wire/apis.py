@@ -10,6 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from kafka.protocol.admin import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlterPartitionReassignmentsRequest,
@@ -129,7 +131,7 @@ from headwater.transmit.wire.groups import (
     ShareGroupHeartbeatResponse,
 )
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+PRODUCE, FETCH, API_VERSIONS, SHARE_FETCH = 0, 1, 18, 78
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ APIS = _table(
     (ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, 0, 0),
     (OffsetDeleteRequest, OffsetDeleteResponse, 0, 0),
     (DescribeClientQuotasRequest, DescribeClientQuotasResponse, 0, 1),
+    (AlterClientQuotasRequest, AlterClientQuotasResponse, 0, 1),
     (DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, 0, 0),
     (ListConfigResourcesRequest, ListConfigResourcesResponse, 0, 1),
     (DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, 0, 0),

@@ -1,0 +1,1 @@
+"""Crashes, seeded and repeatable: what `./dev torture` runs for long, and the tests for a few seeds."""

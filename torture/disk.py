@@ -1,0 +1,311 @@
+"""A disk that loses power: it watches what is done to files below a folder, and leaves what a crash may leave.
+
+The model is that of a journaling file system that keeps no promise but these: what was written to a file is there
+after fsync or fdatasync of the file, a name is there (or gone) after fsync of its folder. Before that, the changes
+of a file are there up to some point, the last of them in part or as zeros, and the changes of names in a folder
+are there up to some point, whatever became of the files' contents.
+
+Functions of `os` and `io` are replaced while it watches, so one disk can watch at a time. Threads may use it.
+"""
+
+import io
+import os
+import random
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+
+class PowerLoss(BaseException):
+    """The machine dies here."""
+
+
+@dataclass(slots=True)
+class Inode:
+    """A file: what is on the disk, and what was done to it since."""
+
+    durable: bytes = b""
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    """A place and what was written there; None for a cut at the place."""
+
+    def sync(self) -> None:
+        for change in self.pending:
+            self.durable = _changed(self.durable, change)
+        self.pending.clear()
+
+    def after_crash(self, chance: random.Random) -> bytes:
+        """What a crash may leave: some of the changes, the last of them perhaps in part or as zeros."""
+        content = self.durable
+        kept = chance.randint(0, len(self.pending))
+        for change in self.pending[:kept]:
+            content = _changed(content, change)
+        if kept < len(self.pending) and chance.random() < 0.7:
+            place, data = self.pending[kept]
+            if data is not None:
+                torn = data[: chance.randint(0, len(data))]
+                if chance.random() < 0.3:
+                    torn += bytes(len(data) - len(torn))  # its size was noted, its end never written
+                content = _changed(content, (place, torn))
+        return content
+
+
+def _changed(content: bytes, change: tuple[int, bytes | None]) -> bytes:
+    place, data = change
+    if data is None:
+        return content[:place] + bytes(max(0, place - len(content)))
+    before = content[:place] + bytes(max(0, place - len(content)))
+    return before + data + content[place + len(data) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link."""
+
+    target: str
+
+
+Names = dict[str, Inode | Link]
+NameChange = Callable[[Names], None]
+
+
+class Disk:
+    """Everything below `root`, which must be there; it is on the disk as it stands now."""
+
+    def __init__(self, root: Path, chance: random.Random, crash_after: int | None = None) -> None:
+        self.operations = 0
+        self._root = os.path.realpath(root)
+        self._chance = chance
+        self._crash_after = crash_after
+        self._is_dead = False
+        self._lock = threading.RLock()
+        self._names: Names = {}
+        self._pending: dict[str, list[NameChange]] = {}
+        self._files: dict[int, Inode] = {}
+        self._folders: dict[int, str] = {}
+        self._durable: Names = {}
+        self._take_stock()
+
+    def _take_stock(self) -> None:
+        """Everything is on the disk as it stands now."""
+        self._names.clear()
+        self._pending.clear()
+        for folder, _, files in os.walk(self._root):
+            for name in files:
+                path = os.path.join(folder, name)
+                is_link = os.path.islink(path)
+                self._names[path] = Link(os.readlink(path)) if is_link else Inode(durable=Path(path).read_bytes())
+        self._durable = dict(self._names)
+
+    @contextmanager
+    def watching(self) -> Iterator["Disk"]:
+        """Let every change go through this disk."""
+        real = {name: getattr(os, name) for name in _PATCHED}
+        self._real = real
+        patches = [mock.patch.object(os, name, getattr(self, f"_{name}")) for name in _PATCHED]
+        self._real_open = io.open
+        patches.append(mock.patch.object(io, "open", self._io_open))
+        for patch in patches:
+            patch.start()
+        try:
+            yield self
+        finally:
+            for patch in reversed(patches):
+                patch.stop()
+            for fd in [*self._files, *self._folders]:
+                os.close(fd)  # a dead process has none open
+            self._files.clear()
+            self._folders.clear()
+
+    def revive(self, crash_after: int | None) -> None:
+        """Go on after only the process has died: what was not synced is still not on the disk."""
+        self._crash_after, self._is_dead, self.operations = crash_after, False, 0
+
+    def lose_power(self) -> None:
+        """Put what a crash may leave in the place of the files; call it when nobody watches any more."""
+        names = dict(self._durable)
+        for changes in self._pending.values():
+            for change in changes[: self._chance.randint(0, len(changes))]:
+                change(names)
+        shutil.rmtree(self._root)
+        os.makedirs(self._root)
+        for path, what in names.items():
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if isinstance(what, Link):
+                os.symlink(what.target, path)
+            else:
+                Path(path).write_bytes(what.after_crash(self._chance))
+        self._take_stock()
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """One more operation; the crash comes before it."""
+        if self._is_dead:
+            raise PowerLoss
+        self.operations += 1
+        if self._crash_after is not None and self.operations > self._crash_after:
+            self._is_dead = True
+            raise PowerLoss
+
+    def _below(self, path: Any) -> str | None:
+        if isinstance(path, int):
+            return None
+        text = os.path.join(os.path.realpath(os.path.dirname(os.fspath(path)) or "."), os.path.basename(path))
+        return text if text == self._root or text.startswith(self._root + os.sep) else None
+
+    def _rename_later(self, path: str, change: NameChange) -> None:
+        change(self._names)
+        self._pending.setdefault(os.path.dirname(path), []).append(change)
+
+    def _inode(self, path: str) -> Inode:
+        found = self._names[path]
+        while isinstance(found, Link):
+            found = self._names[found.target]
+        return found
+
+    def _open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        place = self._below(path)
+        if place is None:
+            return int(self._real["open"](path, flags, mode, dir_fd=dir_fd))
+        with self._lock:
+            if os.path.isdir(place):
+                fd = self._real["open"](path, flags, mode)
+                self._folders[fd] = place
+                return int(fd)
+            if flags & os.O_CREAT and place not in self._names:
+                self._step()
+                made = Inode()
+                self._rename_later(place, lambda names: names.__setitem__(place, made))
+            elif flags & os.O_TRUNC:
+                self._step()
+                self._inode(place).pending.append((0, None))
+            fd = self._real["open"](path, flags, mode)
+            self._files[fd] = self._inode(place)
+            return int(fd)
+
+    def _close(self, fd: int) -> None:
+        with self._lock:
+            self._files.pop(fd, None)
+            self._folders.pop(fd, None)
+            self._real["close"](fd)
+
+    def _pwrite(self, fd: int, data: Any, place: int) -> int:
+        with self._lock:
+            if fd in self._files:
+                self._step()
+                self._files[fd].pending.append((place, bytes(data)))
+            return int(self._real["pwrite"](fd, data, place))
+
+    def _ftruncate(self, fd: int, size: int) -> None:
+        with self._lock:
+            if fd in self._files:
+                self._step()
+                self._files[fd].pending.append((size, None))
+            self._real["ftruncate"](fd, size)
+
+    def _fsync(self, fd: int) -> None:
+        with self._lock:
+            if fd in self._files:
+                self._step()
+                self._files[fd].sync()
+            elif fd in self._folders:
+                self._step()
+                for change in self._pending.pop(self._folders[fd], []):
+                    change(self._durable)
+
+    _fdatasync = _fsync
+
+    def _replace(self, source: Any, target: Any) -> None:
+        old, new = self._below(source), self._below(target)
+        if old is None or new is None:
+            self._real["replace"](source, target)
+            return
+        with self._lock:
+            self._step()
+
+            def move(names: Names) -> None:
+                if old in names:
+                    names[new] = names.pop(old)
+
+            assert os.path.dirname(old) == os.path.dirname(new)
+            self._rename_later(new, move)
+            self._real["replace"](source, target)
+
+    _rename = _replace
+
+    def _unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
+        place = self._below(path) if dir_fd is None else None
+        with self._lock:
+            if place is not None and place in self._names:
+                self._step()
+                self._rename_later(place, lambda names: names.pop(place, None) and None)
+            self._real["unlink"](path, dir_fd=dir_fd)
+
+    def _symlink(self, source: Any, target: Any, target_is_directory: bool = False) -> None:
+        place = self._below(target)
+        with self._lock:
+            if place is not None:
+                self._step()
+                link = Link(os.path.realpath(source))
+                self._rename_later(place, lambda names: names.__setitem__(place, link))
+            self._real["symlink"](source, target)
+
+    def _io_open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        place = None if mode != "wb" else self._below(file)
+        if place is None:
+            return self._real_open(file, mode, *args, **kwargs)
+        return _Writer(self, self._open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666))
+
+
+_PATCHED = (
+    "open", "close", "pwrite", "ftruncate", "fsync", "fdatasync", "replace", "rename", "unlink", "symlink"
+)  # fmt: skip
+
+
+class _Writer(io.RawIOBase):
+    """A file opened to be written from its beginning."""
+
+    def __init__(self, disk: Disk, fd: int) -> None:
+        self._disk, self._fd, self._at = disk, fd, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, data: Any) -> int:
+        written = self._disk._pwrite(self._fd, data, self._at)
+        self._at += written
+        return written
+
+    def close(self) -> None:
+        if not self.closed:
+            self._disk._close(self._fd)
+        super().close()
+
+
+def die_after(operations: int) -> None:
+    """Kill this process by SIGKILL when it has changed files so many times, wherever it is then."""
+    left = operations
+    lock = threading.Lock()
+
+    def dying(change: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            with lock:
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return change(*args, **kwargs)
+
+        return call
+
+    for name in _PATCHED[2:]:
+        setattr(os, name, dying(getattr(os, name)))
