@@ -179,6 +179,9 @@ _TOPIC_TABLE = (
 )  # fmt: skip
 
 _BROKER_ONLY = (
+    Config(
+        name="advertised.listeners", type=Type.LIST, default="", doc="What clients are told to connect to.",
+    ),
     _flag("auto.create.topics.enable", "true", "Create a topic when a client first asks for it."),
     _flag("delete.topic.enable", "true", "Accepted; topics can be deleted."),
     _int("broker.id", 1, "The number of this node."),
@@ -209,7 +212,7 @@ _GROUP_TABLE = (
     _int("share.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),
 )  # fmt: skip
 
-_FIXED = {"broker.id", "node.id", "log.dirs", "socket.request.max.bytes", "auto.create.topics.enable",
+_FIXED = {"advertised.listeners", "broker.id", "node.id", "log.dirs", "socket.request.max.bytes", "auto.create.topics.enable",
           "delete.topic.enable", "offsets.topic.replication.factor", "transaction.state.log.replication.factor",
           "transaction.state.log.min.isr", "default.replication.factor", "num.partitions",
           "log.retention.check.interval.ms", "log.cleaner.backoff.ms", "log.cleaner.enable"}  # fmt: skip

@@ -100,6 +100,7 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         log_settings=LogSettings(segment_bytes=settings.segment_bytes),
         durability=settings.durability,
         static_configs={
+            "advertised.listeners": f"PLAINTEXT://{endpoint.host}:{endpoint.port}",
             "num.partitions": str(settings.num_partitions),
             "auto.create.topics.enable": str(settings.auto_create_topics_enable).lower(),
             "message.max.bytes": str(settings.message_max_bytes),

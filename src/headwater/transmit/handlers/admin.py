@@ -3,10 +3,12 @@
 import logging
 import shutil
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsResponse,
     CreateAclsResponse,
     DeleteAclsResponse,
     DeleteRecordsResponse,
@@ -203,6 +205,29 @@ def _reassignment(node: Node, shape: Any, topic: str, asked: Any) -> Any:
     return shape.ReassignablePartitionResponse(
         partition_index=asked.partition_index, error_code=code, error_message=message
     )
+
+
+def alter_replica_log_dirs(node: Node, request: Any, asker: Asker) -> Any:
+    """Staying in the only directory is granted; there is no other to move to."""
+    shape = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+    results = []
+    for asked in request.dirs:
+        here = Path(asked.path) == node.settings.data / "log"
+        for topic in asked.topics:
+            partitions = [
+                shape.AlterReplicaLogDirPartitionResult(
+                    partition_index=number, error_code=_move(node, topic.name, number, here=here)
+                )
+                for number in topic.partitions
+            ]
+            results.append(shape(topic_name=topic.name, partitions=partitions))
+    return AlterReplicaLogDirsResponse(results=results)
+
+
+def _move(node: Node, topic: str, number: int, *, here: bool) -> Code:
+    if node.topics.partition(topic, number) is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
+    return Code.NONE if here else Code.LOG_DIR_NOT_FOUND
 
 
 # -- groups ---------------------------------------------------------------------------------------------------

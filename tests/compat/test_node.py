@@ -1,0 +1,37 @@
+"""What one node says about itself: its address, its directory, its only replica."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import kafka
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import LogDirNotFoundError, NoError
+from kafka.structs import TopicPartitionReplica
+
+from headwater.transmit.embedded import Broker
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
+
+
+@pytest.fixture
+def admin(broker: Broker) -> Iterator[Any]:
+    admin = kafka.KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    yield admin
+    admin.close()
+
+
+def test_a_replica_stays_in_its_directory_and_finds_no_other(admin: Any) -> None:
+    admin.create_topics([kafka.admin.NewTopic("orders", 1, 1)])
+    (node,) = admin.describe_log_dirs()
+    here = node["log_dirs"][0]["log_dir"]
+    replica = TopicPartitionReplica("orders", 0, node["broker"])
+    assert admin.alter_replica_log_dirs({replica: here}) == {replica: NoError}
+    assert admin.alter_replica_log_dirs({replica: "/elsewhere"}) == {replica: LogDirNotFoundError}
+
+
+def test_the_broker_says_where_it_listens_and_that_this_stays_so(admin: Any, broker: Broker) -> None:
+    asked = [ConfigResource(ConfigResourceType.BROKER, 1)]
+    found = admin.describe_configs(asked, config_filter="all")["broker"]["1"]["advertised.listeners"]
+    assert found["value"] == f"PLAINTEXT://{broker.bootstrap_servers}"
+    assert (found["config_source"], found["read_only"]) == ("STATIC_BROKER_CONFIG", True)
