@@ -6,7 +6,7 @@ from typing import Any
 import kafka
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import LogDirNotFoundError, NoError
+from kafka.errors import InvalidReplicationFactorError, LogDirNotFoundError, NoError
 from kafka.structs import TopicPartitionReplica
 
 from headwater.transmit.embedded import Broker
@@ -35,3 +35,14 @@ def test_the_broker_says_where_it_listens_and_that_this_stays_so(admin: Any, bro
     found = admin.describe_configs(asked, config_filter="all")["broker"]["1"]["advertised.listeners"]
     assert found["value"] == f"PLAINTEXT://{broker.bootstrap_servers}"
     assert (found["config_source"], found["read_only"]) == ("STATIC_BROKER_CONFIG", True)
+
+
+def test_a_topic_may_ask_for_more_replicas_than_there_are_where_that_is_wanted(admin: Any) -> None:
+    wanted = [kafka.admin.NewTopic("orders", 1, 3)]
+    with pytest.raises(InvalidReplicationFactorError):
+        admin.create_topics(wanted)
+    change = {"headwater.any.replication.factor": "true"}
+    admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, "1", configs=change)])
+    admin.create_topics(wanted)
+    (topic,) = admin.describe_topics(["orders"])
+    assert topic["partitions"][0]["replica_nodes"] == [1]

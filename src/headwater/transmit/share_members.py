@@ -218,5 +218,8 @@ class Sessions:
         known.epoch = 1 if known.epoch == EPOCH_MAX else known.epoch + 1
         return known
 
+    def is_open(self, group: str, member: str) -> bool:
+        return (group, member) in self._sessions
+
     def drop(self, group: str, member: str) -> None:
         self._sessions.pop((group, member), None)

@@ -36,7 +36,9 @@ class SpawnedService:
     """What a test would start by itself, which is Apache Kafka in another setting: TLS or SASL."""
 
     def __init__(self, *arguments: Any) -> None:
-        raise RuntimeError("this test starts an Apache Kafka of its own, with a transport that Headwater does not have")
+        raise RuntimeError(
+            "this test starts an Apache Kafka of its own, with a transport that Headwater does not have"
+        )
 
 
 def _module(name: str, **names: Any) -> types.ModuleType:

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 from kafka.protocol.consumer import ListOffsetsResponse, OffsetForLeaderEpochResponse
 from kafka.protocol.producer import ProduceResponse
 
 from headwater.errors import CorruptError, InvalidError, UnavailableError
-from headwater.transmit.admission import TooLarge
+from headwater.transmit.admission import TooLarge, UnfitRecords
 from headwater.transmit.batch import walk
 from headwater.transmit.conditions import ExpectationFailed
 from headwater.transmit.handlers import Asker
@@ -39,6 +40,8 @@ _REFUSALS = {
 }
 
 
+Complaint = str | UnfitRecords | None
+
 # -- produce --------------------------------------------------------------------------------------------------
 
 
@@ -49,7 +52,7 @@ def produce(node: Node, request: ProduceRequest, asker: Asker) -> Awaitable[Any]
 
 
 async def _acknowledge(
-    node: Node, request: ProduceRequest, results: list[tuple[Partition | None, Appended | Code, str | None]]
+    node: Node, request: ProduceRequest, results: list[tuple[Partition | None, Appended | Code, Complaint]]
 ) -> Any:
     topics: dict[Any, list[Any]] = {}
     for part, (partition, outcome, message) in zip(request.parts, results, strict=True):
@@ -74,7 +77,7 @@ async def _acknowledge(
 
 def _append(
     node: Node, part: PartitionRecords, request: ProduceRequest
-) -> tuple[Partition | None, Appended | Code, str | None]:
+) -> tuple[Partition | None, Appended | Code, Complaint]:
     entry = node.topics.entry(part.topic)
     partition = entry and node.topics.partition(entry.name, part.partition)
     if not partition:
@@ -103,6 +106,8 @@ def _append(
         return partition, Code.MESSAGE_TOO_LARGE, str(error)
     except CorruptError as error:
         return partition, Code.CORRUPT_MESSAGE, str(error)
+    except UnfitRecords as error:
+        return partition, Code.INVALID_RECORD, error
     except InvalidError as error:
         return partition, Code.INVALID_RECORD, str(error)
     except (OSError, UnavailableError) as error:
@@ -110,7 +115,7 @@ def _append(
 
 
 def _produced(
-    part: PartitionRecords, partition: Partition | None, outcome: Appended | Code, message: str | None
+    part: PartitionRecords, partition: Partition | None, outcome: Appended | Code, message: Complaint
 ) -> Any:
     failed = isinstance(outcome, Code)
     return ProduceResponse.TopicProduceResponse.PartitionProduceResponse(
@@ -119,9 +124,17 @@ def _produced(
         base_offset=_NO_OFFSET if isinstance(outcome, Code) else outcome.base_offset,
         log_append_time_ms=-1 if isinstance(outcome, Code) else outcome.log_append_time_ms,
         log_start_offset=_NO_OFFSET if failed or partition is None else partition.log.start_offset,
-        record_errors=[],
-        error_message=message,
+        record_errors=_record_errors(message),
+        error_message=None if message is None else str(message),
     )
+
+
+def _record_errors(message: Complaint) -> list[Any]:
+    """By these a producer tells the records that do not fit from those that were only in their company."""
+    if not isinstance(message, UnfitRecords):
+        return []
+    shape = ProduceResponse.TopicProduceResponse.PartitionProduceResponse.BatchIndexAndErrorMessage
+    return [shape(batch_index=place, batch_index_error_message=message.reason) for place in message.places]
 
 
 # -- fetch ----------------------------------------------------------------------------------------------------
@@ -174,6 +187,7 @@ def _is_enough(answers: list[TopicAnswer], min_bytes: int) -> bool:
 
 def _read_all(node: Node, request: Any) -> list[TopicAnswer]:
     room = min(request.max_bytes, FETCH_BYTES_MAX)
+    begun = False
     answers = []
     for topic in request.topics:
         asked_for = topic.topic or topic.topic_id
@@ -187,6 +201,10 @@ def _read_all(node: Node, request: Any) -> list[TopicAnswer]:
                 by_name = isinstance(asked_for, str)
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION if by_name or entry else Code.UNKNOWN_TOPIC_ID
                 answer = PartitionAnswer(partition=asked.partition, error=code)
+            if begun and len(answer.records) > room:
+                # A batch is given whole, but only the first of an answer may be larger than the client has room.
+                answer, room = replace(answer, records=b"", aborted=[]), 0
+            begun = begun or bool(answer.records)
             room -= len(answer.records)
             partitions.append(answer)
         answers.append(TopicAnswer(name=topic.topic or "", id=topic.topic_id, partitions=partitions))
