@@ -1,6 +1,6 @@
 """Runs other people's test suites against our broker: kafka-python's from its sdist, librdkafka's if it is built.
 
-Each gives back its tests with how they ended; one that cannot be had on this machine raises NotHere with the reason.
+Each gives back its tests with how they ended; one that cannot be had here raises NotHere with the reason.
 """
 
 import contextlib
@@ -134,7 +134,11 @@ BROKER = {
     "durability": "never", "num_partitions": PARTITIONS, "accept_any_replication_factor": True,
     "group_initial_rebalance_delay_ms": 3000,
 }  # fmt: skip
-TOOLS = {"kafka-topics.sh": "TopicCommand", "kafka-acls.sh": "AclCommand"}
+TOOLS = {
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+    "kafka-run-class.sh": "",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,11 +202,13 @@ def _kafka_path(folder: Path) -> dict[str, str]:
     jars = next((found for found in sorted(CACHE.glob("kafka-tools-4*/jars"), reverse=True)), None)
     if jars is None or shutil.which("java") is None:
         return {}
-    (folder / "bin").mkdir(parents=True, exist_ok=True)
-    for name, command in TOOLS.items():
-        script = folder / "bin" / name
-        script.write_text(f"#!/bin/sh\nexec java -cp '{jars}/*' org.apache.kafka.tools.{command} \"$@\"\n")
-        script.chmod(0o755)
+    if not folder.exists():
+        (folder / "bin").mkdir(parents=True)
+        (folder / "libs").symlink_to(jars)
+        for name, command in TOOLS.items():
+            script = folder / "bin" / name
+            script.write_text(f'#!/bin/sh\nexec java -cp \'{jars}/*\':"$CLASSPATH" {command} "$@"\n')
+            script.chmod(0o755)
     return {"KAFKA_PATH": str(folder)}
 
 

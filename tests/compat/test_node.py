@@ -5,11 +5,15 @@ from typing import Any
 
 import kafka
 import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import InvalidReplicationFactorError, LogDirNotFoundError, NoError
 from kafka.structs import TopicPartitionReplica
 
 from headwater.transmit.embedded import Broker
+
+WAIT_S = 30.0
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
 
@@ -46,3 +50,14 @@ def test_a_topic_may_ask_for_more_replicas_than_there_are_where_that_is_wanted(a
     admin.create_topics(wanted)
     (topic,) = admin.describe_topics(["orders"])
     assert topic["partitions"][0]["replica_nodes"] == [1]
+
+
+def test_whoever_asks_is_told_that_everything_is_allowed(broker: Broker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic("orders", 1)])["orders"].result(WAIT_S)
+    cluster = admin.describe_cluster(include_authorized_operations=True).result(WAIT_S)
+    assert AclOperation.IDEMPOTENT_WRITE in cluster.authorized_operations
+    topics = admin.describe_topics(TopicCollection(["orders"]), include_authorized_operations=True)
+    assert len(topics["orders"].result(WAIT_S).authorized_operations) == 8
+    unasked = admin.describe_cluster().result(WAIT_S)
+    assert unasked.authorized_operations is None

@@ -24,6 +24,7 @@ from kafka.protocol.consumer import OffsetDeleteResponse
 
 from headwater.record import TopicPartition
 from headwater.transmit.handlers import Asker
+from headwater.transmit.handlers.permissions import ON_TOPIC, bits
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.node import NODE_ID, Node
 from headwater.transmit.wire.codes import Code
@@ -125,7 +126,15 @@ def describe_topic_partitions(node: Node, request: Any, asker: Asker) -> Any:
             break
         last = min(entry.partitions, first + room)
         partitions = [_partition(shape, number) for number in range(first, last)]
-        topics.append(shape(error_code=Code.NONE, name=name, topic_id=entry.id, partitions=partitions))
+        topics.append(
+            shape(
+                error_code=Code.NONE,
+                name=name,
+                topic_id=entry.id,
+                partitions=partitions,
+                topic_authorized_operations=bits(ON_TOPIC, asked=True),
+            )
+        )
         room -= len(partitions)
         if last < entry.partitions:
             following = (name, last)
