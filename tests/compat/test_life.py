@@ -236,6 +236,13 @@ def test_a_record_without_a_key_does_not_fit_a_compacted_topic(life: Life) -> No
     with pytest.raises(KafkaException) as error:
         life.produce("orders", [(None, "v")])
     assert code(error) == "INVALID_RECORD"
+    producer = Producer({**life.servers, "linger.ms": 500})
+    refused: dict[bytes, str] = {}
+    for key, value in ((b"k", b"good"), (None, b"bad"), (b"k", b"good too"), (None, b"bad too")):
+        producer.produce("orders", value, key, on_delivery=lambda e, m: refused.update({m.value(): e.name()}))
+    assert producer.flush(PATIENCE_S) == 0
+    in_company, bad = "_INVALID_DIFFERENT_RECORD", "INVALID_RECORD"
+    assert refused == {b"good": in_company, b"bad": bad, b"good too": in_company, b"bad too": bad}
 
 
 # -- getting old ----------------------------------------------------------------------------------------------

@@ -88,6 +88,10 @@ class Queue:
         self._open.append(consumer)
         return consumer
 
+    def forget(self, consumer: ShareConsumer) -> None:
+        """It is closed already."""
+        self._open.remove(consumer)
+
     def close(self) -> None:
         for consumer in self._open:
             consumer.close()
@@ -268,6 +272,63 @@ def test_what_a_closed_consumer_held_goes_to_another_uncounted(queue: Queue) -> 
     take(queue.consumer("workers"), lambda: len(counts) == 5, accept)
     assert set(counts) == set(range(5))
     assert max(counts.values()) <= 2  # librdkafka says RELEASE, which counts, of what its application has seen
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_records_of_an_aborted_transaction_are_given_out_only_where_that_is_wanted(
+    queue: Queue, level: str
+) -> None:
+    queue.create()
+    queue.configure("workers", share_auto_offset_reset="earliest", share_isolation_level=level)
+    producer = Producer({"bootstrap.servers": queue.servers, "transactional.id": "writer", "linger.ms": 0})
+    producer.init_transactions(30)
+    for value, end in ((b"0", "abort"), (b"1", "commit"), (b"2", "abort"), (b"3", "commit")):
+        producer.begin_transaction()
+        producer.produce("jobs", value)
+        assert producer.flush(30) == 0
+        (producer.commit_transaction if end == "commit" else producer.abort_transaction)(30)
+    wanted = {"read_committed": {1, 3}, "read_uncommitted": {0, 1, 2, 3}}[level]
+    found: set[int] = set()
+
+    def accept(message: Any) -> AcknowledgeType:
+        found.add(int(message.value()))
+        return AcknowledgeType.ACCEPT
+
+    consumer = queue.consumer("workers")
+    take(consumer, lambda: len(found) >= len(wanted), accept)
+    assert found == wanted
+    producer.begin_transaction()
+    producer.produce("jobs", b"4")
+    assert producer.flush(30) == 0
+    producer.commit_transaction(30)
+    take(consumer, lambda: 4 in found, accept)
+    assert found == {*wanted, 4}
+
+
+def test_what_was_acknowledged_last_counts_when_a_consumer_closes(queue: Queue) -> None:
+    """It leaves the group before it ends its session, and its acknowledgements come with that."""
+    queue.create()
+    queue.configure("workers", share_auto_offset_reset="earliest")
+    queue.send(6)
+    first = queue.consumer("workers")
+    taken: dict[int, Any] = {}
+    for _ in range(PATIENCE_TURNS):
+        taken |= {message.offset(): message for message in first.poll(0.2)}
+        if taken:
+            break
+    done = sorted(taken)[: len(taken) - 1]
+    for offset, message in taken.items():
+        first.acknowledge(message, AcknowledgeType.ACCEPT if offset in done else AcknowledgeType.RELEASE)
+    first.close()
+    queue.forget(first)
+    left: set[int] = set()
+
+    def accept(message: Any) -> AcknowledgeType:
+        left.add(message.offset())
+        return AcknowledgeType.ACCEPT
+
+    take(queue.consumer("workers"), lambda: len(left) == 6 - len(done), accept)
+    assert left == set(range(6)) - set(done)
 
 
 def test_a_killed_broker_forgets_no_acknowledgement(data: Path) -> None:

@@ -233,6 +233,7 @@ def admin_builders() -> dict[int, Any]:
         admin.DescribeUserScramCredentialsRequest,
     )
     quota = admin.AlterClientQuotasRequest.EntryData
+    move = admin.AlterReplicaLogDirsRequest
     setting = {"name": "retention.ms", "value": "1000"}
     orders = {"resource_type": 2, "resource_name": "orders"}
     anything = {
@@ -249,6 +250,8 @@ def admin_builders() -> dict[int, Any]:
         31: lambda: admin.DeleteAclsRequest(filters=[admin.DeleteAclsRequest.DeleteAclsFilter(**anything)]),
         33: lambda: alter(validate_only=False, resources=[alter.AlterConfigsResource(
             **orders, configs=[alter.AlterConfigsResource.AlterableConfig(**setting)])]),
+        34: lambda: move(dirs=[move.AlterReplicaLogDir(path="/elsewhere", topics=[
+            move.AlterReplicaLogDir.AlterReplicaLogDirTopic(name="orders", partitions=[0])])]),
         35: lambda: admin.DescribeLogDirsRequest(topics=None),
         43: lambda: admin.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000),
         44: lambda: incremental(validate_only=False, resources=[incremental.AlterConfigsResource(
@@ -277,7 +280,7 @@ EXPECTED = {
     11: {0, 79}, 12: {25}, 13: {0, 25}, 14: {25}, 15: {0, 69}, 42: {69},
     25: {49}, 26: {49}, 28: {49}, 65: {105},
     69: {69}, 77: {69}, 79: {122}, 90: {0, 69}, 91: {69}, 92: {69},
-    29: {54}, 30: {54}, 31: {54}, 43: {0, 84}, 47: {69}, 50: {0, 91},
+    29: {54}, 30: {54}, 31: {54}, 34: {57}, 43: {0, 84}, 47: {69}, 50: {0, 91},
 }  # fmt: skip
 """Codes of requests about a member, group or transaction that is not there, and of what one node does not have."""
 

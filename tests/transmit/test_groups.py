@@ -31,8 +31,8 @@ def request(member_id: str = "", **changes: object) -> JoinRequest:
 class World:
     """One group, and every answer it has given."""
 
-    def __init__(self) -> None:
-        self.groups = Groups()
+    def __init__(self, initial_delay_s: float = 0.0) -> None:
+        self.groups = Groups(initial_delay_s)
         self.now = 0.0
 
     @property
@@ -93,6 +93,45 @@ def test_the_first_member_is_leader_at_once_and_is_told_who_is_there() -> None:
     assert joined.members == ((joined.member_id, None, b"t"),)
     assert (joined.generation, joined.protocol, joined.protocol_type) == (1, "range", "consumer")
     assert world.state is GroupState.COMPLETING
+
+
+def test_the_first_round_waits_for_more_members_if_told_to() -> None:
+    world = World(initial_delay_s=3.0)
+    first = world.join()
+    world.wait(2.0)
+    second = world.join()
+    world.wait(2.0)
+    assert (first, second) == ([], [])  # each that comes makes it wait anew
+    world.wait(1.0)
+    assert first[0].generation == second[0].generation == 1
+    assert len(first[0].members) == 2
+    third = world.join()
+    world.join(second[0].member_id)
+    world.join(first[0].member_id)
+    assert third[0].generation == 2  # only the first round waits
+
+
+def test_the_first_round_does_not_wait_for_ever() -> None:
+    world = World(initial_delay_s=3.0)
+    waiting = []
+    while world.now < REBALANCE_S:
+        waiting.append(world.join())
+        world.wait(2.0)
+    assert {reply.generation for (reply,) in waiting} == {1}
+
+
+def test_a_group_that_everybody_leaves_in_its_first_round_begins_anew() -> None:
+    world = World(initial_delay_s=3.0)
+    left = world.join()
+    group = world.groups.get("g")
+    assert group is not None
+    world.leave(next(iter(group.members)))
+    assert (left[0].error, world.state) == (GroupError.UNKNOWN_MEMBER, GroupState.EMPTY)
+    joined = world.join()
+    world.wait(2.0)
+    assert joined == []
+    world.wait(1.0)
+    assert joined[0].error is GroupError.NONE
 
 
 def test_a_second_member_waits_until_the_first_has_come_again() -> None:

@@ -11,6 +11,15 @@ class TooLarge(InvalidError):
     """A record batch above the topic's max.message.bytes."""
 
 
+class UnfitRecords(InvalidError):
+    """Records of a batch that do not fit the topic, so that none of it is taken; `places` says which they are."""
+
+    def __init__(self, message: str, places: tuple[int, ...], reason: str) -> None:
+        super().__init__(message)
+        self.places = places
+        self.reason = reason
+
+
 def admit(
     name: TopicPartition, records: memoryview, headers: list[BatchHeader], config: TopicConfig, now_ms: int
 ) -> list[BatchHeader]:
@@ -36,10 +45,10 @@ def admit(
 def _check_keys(name: TopicPartition, records: memoryview, headers: list[BatchHeader]) -> None:
     at = 0
     for header in headers:
-        for record in raw_records(records, at, header):
-            if record.key is None:
-                raise InvalidError(
-                    f"cannot append to {name}: record {record.offset - header.base_offset} has no key, "
-                    "and the topic is compacted by key"
-                )
+        keyless = tuple(
+            record.offset - header.base_offset for record in raw_records(records, at, header) if record.key is None
+        )
+        if keyless:
+            reason = "it has no key, and the topic is compacted by key"
+            raise UnfitRecords(f"cannot append to {name}: record {keyless[0]}: {reason}", keyless, reason)
         at += header.size

@@ -75,6 +75,7 @@ HANDLERS: dict[int, Handler] = {
     31: admin.delete_acls,
     32: configs.describe_configs,
     33: configs.alter_configs,
+    34: admin.alter_replica_log_dirs,
     35: admin.describe_log_dirs,
     37: topics.create_partitions,
     42: group_admin.delete_groups,

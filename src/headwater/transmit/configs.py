@@ -179,11 +179,23 @@ _TOPIC_TABLE = (
 )  # fmt: skip
 
 _BROKER_ONLY = (
+    Config(
+        name="advertised.listeners",
+        type=Type.LIST,
+        default="",
+        doc="What clients are told to connect to.",
+    ),
     _flag("auto.create.topics.enable", "true", "Create a topic when a client first asks for it."),
     _flag("delete.topic.enable", "true", "Accepted; topics can be deleted."),
     _int("broker.id", 1, "The number of this node."),
     _int("node.id", 1, "The number of this node."),
     _int("default.replication.factor", 1, "There is one replica.", 1),
+    _int("group.initial.rebalance.delay.ms", 0, "How long the first member of an empty group waits for others."),
+    _flag(
+        "headwater.any.replication.factor",
+        "false",
+        "Whether a topic that asks for three replicas gets the one there is, and not an error.",
+    ),
     _flag("log.cleaner.enable", "true", "Compact topics whose cleanup.policy says so."),
     _long("log.cleaner.backoff.ms", 15_000, "How often to look for something to compact.", 1),
     _text("log.dirs", "", "The directory of the log."),
@@ -204,6 +216,8 @@ _GROUP_TABLE = (
     _text("share.auto.offset.reset", "latest", "Where a share group starts: latest, earliest, by_duration:PT1H."),
     _int("share.delivery.count.limit", 5, "How often a record is given out before it is given up.", 1),
     _int("share.heartbeat.interval.ms", 1000, "How often members of a share group report.", 1),
+    _text("share.isolation.level", "read_uncommitted", "Whether records of aborted transactions are given out.",
+          ("read_uncommitted", "read_committed")),
     _int("share.partition.max.record.locks", 2000, "Records of a partition that may be out at a time.", 1),
     _int("share.record.lock.duration.ms", 30_000, "How long a record is a consumer's before it comes back.", 1),
     _int("share.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),
@@ -212,7 +226,8 @@ _GROUP_TABLE = (
 _FIXED = {"broker.id", "node.id", "log.dirs", "socket.request.max.bytes", "auto.create.topics.enable",
           "delete.topic.enable", "offsets.topic.replication.factor", "transaction.state.log.replication.factor",
           "transaction.state.log.min.isr", "default.replication.factor", "num.partitions",
-          "log.retention.check.interval.ms", "log.cleaner.backoff.ms", "log.cleaner.enable"}  # fmt: skip
+          "log.retention.check.interval.ms", "log.cleaner.backoff.ms", "log.cleaner.enable",
+          "advertised.listeners", "group.initial.rebalance.delay.ms"}  # fmt: skip
 
 
 def _as_brokers(config: Config) -> Config:

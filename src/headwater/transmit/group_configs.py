@@ -15,6 +15,7 @@ from headwater.transmit.shares import ShareLimits
 OFFSET_RESET = "share.auto.offset.reset"
 LOCK_MS = "share.record.lock.duration.ms"
 DELIVERIES = "share.delivery.count.limit"
+ISOLATION = "share.isolation.level"
 LOCKS = "share.partition.max.record.locks"
 SHARE_SESSION_MS = "share.session.timeout.ms"
 SHARE_HEARTBEAT_MS = "share.heartbeat.interval.ms"
@@ -66,6 +67,11 @@ class GroupSettings:
     def copies_record(self) -> bool:
         """Whether a dead letter carries the record itself, or only where it is."""
         return self._text(DEADLETTER_COPY) == "true"
+
+    @property
+    def reads_committed(self) -> bool:
+        """Whether a share group is spared records of transactions that are aborted or still open."""
+        return self._text(ISOLATION) == "read_committed"
 
     @property
     def reset(self) -> str | int:

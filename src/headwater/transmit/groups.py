@@ -25,8 +25,9 @@ MEMBERS_MAX = 1000
 class Groups:
     """All groups of the broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, initial_delay_s: float = 0.0) -> None:
         self._groups: dict[str, Group] = {}
+        self._initial_delay_s = initial_delay_s
 
     def get(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
@@ -38,7 +39,7 @@ class Groups:
 
     def join(self, group_id: str, request: JoinRequest, reply: Callable[[JoinReply], None], now: float) -> None:
         """Take a member in; it is answered when the round is complete."""
-        group = self._groups.setdefault(group_id, Group(id=group_id))
+        group = self._groups.setdefault(group_id, Group(id=group_id, initial_delay_s=self._initial_delay_s))
         refusal = _check_join(group, request, now)
         if refusal is not None:
             reply(refusal)

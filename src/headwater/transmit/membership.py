@@ -118,6 +118,10 @@ class Group:
     """Ids given out to members that must come back with them, and until when."""
     deadline: float | None = None
     """When the current round goes on without those that are missing."""
+    initial_delay_s: float = 0.0
+    """How long the first round of an empty group waits for more members, anew with each that comes."""
+    first_round_ends: float | None = None
+    """While the first round waits for more members: when it ends at the latest."""
 
     def add(self, request: JoinRequest, reply: Callable[[JoinReply], None], now: float) -> None:
         """Take a new member in."""
@@ -178,9 +182,13 @@ class Group:
         if self.state is not GroupState.PREPARING:
             for member in self.members.values():
                 _answer_sync(member, SyncReply(error=GroupError.REBALANCE_IN_PROGRESS))
-            self.state = GroupState.PREPARING
             self.deadline = now + max(m.request.rebalance_timeout_s for m in self.members.values())
-        if all(m.join_reply is not None for m in self.members.values()):
+            if self.state is GroupState.EMPTY and self.initial_delay_s > 0:
+                self.first_round_ends = self.deadline
+            self.state = GroupState.PREPARING
+        if self.first_round_ends is not None:
+            self.deadline = min(now + self.initial_delay_s, self.first_round_ends)
+        elif all(m.join_reply is not None for m in self.members.values()):
             self.end_round(now)
 
     def end_round(self, now: float) -> None:
@@ -195,7 +203,7 @@ class Group:
         for member_id in gone:
             del self.members[member_id]
         self.generation += 1
-        self.deadline = None
+        self.deadline = self.first_round_ends = None
         if not self.members:
             self.state, self.leader, self.protocol = GroupState.EMPTY, None, None
             return
@@ -237,7 +245,8 @@ class Group:
             self.start_round(now)
         else:
             self.generation += 1
-            self.state, self.leader, self.protocol, self.deadline = GroupState.EMPTY, None, None, None
+            self.state, self.leader, self.protocol = GroupState.EMPTY, None, None
+            self.deadline = self.first_round_ends = None
 
     def join_reply(self, member: Member) -> JoinReply:
         """What a member is told when a round is complete."""

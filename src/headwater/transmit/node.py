@@ -54,6 +54,10 @@ class BrokerSettings:
     producer_id_expiration_ms: int = 86_400_000
     transaction_max_timeout_ms: int = 15 * 60_000
     transactional_id_expiration_ms: int = 7 * 86_400_000
+    group_initial_rebalance_delay_ms: int = 0
+    """How long the first member of an empty group waits for others; Kafka's own default is 3000."""
+    accept_any_replication_factor: bool = False
+    """Whether a topic that asks for three replicas gets the one there is, and not an error."""
     queued_max_request_bytes: int = 128 << 20
     """Of all requests that are being received or wait for the disk; beyond it clients are not read from."""
 
@@ -102,9 +106,12 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         log_settings=LogSettings(segment_bytes=settings.segment_bytes),
         durability=settings.durability,
         static_configs={
+            "advertised.listeners": f"PLAINTEXT://{endpoint.host}:{endpoint.port}",
             "num.partitions": str(settings.num_partitions),
             "auto.create.topics.enable": str(settings.auto_create_topics_enable).lower(),
             "message.max.bytes": str(settings.message_max_bytes),
+            "group.initial.rebalance.delay.ms": str(settings.group_initial_rebalance_delay_ms),
+            "headwater.any.replication.factor": str(settings.accept_any_replication_factor).lower(),
             "log.dirs": str(settings.data / "log"),
             "log.retention.check.interval.ms": str(settings.log_retention_check_interval_ms),
             "log.cleaner.backoff.ms": str(settings.log_cleaner_backoff_ms),
@@ -131,7 +138,7 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         clock=clock,
         catalog=catalog,
         topics=topics,
-        groups=Groups(),
+        groups=Groups(settings.group_initial_rebalance_delay_ms / 1000),
         transactions=transactions,
         group_store=group_store,
         queues=Queues(topics, group_store, clock),

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headwater.clock import Clock
-from headwater.transmit.batch import walk
+from headwater.transmit.batch import BatchHeader, walk
 from headwater.transmit.group_configs import SHARE_SESSION_MS, GroupSettings
 from headwater.transmit.group_store import GroupKind, GroupStore, StoredShare
 from headwater.transmit.letterbox import Letter, Letterbox
+from headwater.transmit.producers import Aborted
 from headwater.transmit.share_members import (
     MemberError,
     Place,
@@ -58,6 +59,34 @@ class Waiters:
             wake()
 
 
+def _next_batches(
+    share: SharePartition, partition: Partition, settings: GroupSettings, bytes_max: int
+) -> tuple[bytes, list[tuple[int, BatchHeader]]]:
+    """Read from the next record to give out: the data, and the batches in it that are for readers."""
+    log = partition.log
+    bound = partition.last_stable_offset if settings.reads_committed else log.high_watermark
+    while (at := share.next_offset(settings.limits)) is not None and at < bound:
+        data = log.read(at, bytes_max)
+        there = [(start, header) for start, header in walk(data) if header.next_offset <= bound]
+        if not there:
+            break
+        aborted = partition.producers.aborted(at, there[-1][1].next_offset) if settings.reads_committed else []
+        wanted = [entry for entry in there if not entry[1].is_control and not _is_aborted(entry[1], aborted)]
+        end = wanted[0][1].base_offset if wanted else there[-1][1].next_offset
+        if at < end:
+            share.skip(at, end - 1)
+        if wanted:
+            return data, wanted
+    return b"", []
+
+
+def _is_aborted(header: BatchHeader, aborted: Sequence[Aborted]) -> bool:
+    return header.is_transactional and any(
+        a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset
+        for a in aborted
+    )
+
+
 class Queues:
     """All share groups of the broker."""
 
@@ -71,6 +100,8 @@ class Queues:
             name: ShareGroup(id=name) for name, kind in store.kinds().items() if kind is GroupKind.SHARE
         }
         self._shares: dict[Key, SharePartition] = {}
+        self._leaving: dict[tuple[str, str], float] = {}
+        """Members that have left, but not closed their session, and until when they may."""
         self._letterbox = Letterbox(topics, clock, self.settings, self._on_written)
         for stored in store.shares():
             if topics.entry(stored.topic_id) is None:
@@ -114,7 +145,11 @@ class Queues:
             return reply
         self._groups[group_id] = group
         self._store.set_kind(group_id, GroupKind.SHARE)
-        if request.epoch < 0:
+        if request.epoch < 0 and self.sessions.is_open(group_id, request.member_id):
+            # Its last acknowledgements may be still to come, with the end of its session.
+            until = self._clock.monotonic() + self.settings(group_id).limits.lock_s
+            self._leaving[group_id, request.member_id] = until
+        elif request.epoch < 0:
             self._release(group_id, request.member_id, politely=True)
         for name in reply.assignment or ():
             entry = self._topics.entry(name.topic)
@@ -125,11 +160,13 @@ class Queues:
     def close_session(self, group: str, member: str, *, politely: bool = True) -> None:
         """Take back what a member has, because it fetches no more; it says so itself, or it is silent."""
         self.sessions.drop(group, member)
+        self._leaving.pop((group, member), None)
         self._release(group, member, politely=politely)
 
     def disconnect(self, connection: object) -> None:
         """Take back what was lent over a connection that is gone; a member that has no other is gone with it."""
         for group_id, member in self.sessions.drop_connection(connection):
+            self._leaving.pop((group_id, member), None)
             self._release(group_id, member, politely=False)
         for group in self._groups.values():
             cut_off = [m for m in group.cut_off(connection) if not self.sessions.is_open(group.id, m)]
@@ -188,11 +225,7 @@ class Queues:
         if share is None or partition is None:
             return None
         limits = self.settings(group).limits
-        at = share.next_offset(limits)
-        if at is None or at >= partition.log.high_watermark:
-            return None
-        data = partition.log.read(at, bytes_max)
-        batches = [(start, header) for start, header in walk(data) if not header.is_control]
+        data, batches = _next_batches(share, partition, self.settings(group), bytes_max)
         spans = share.acquire(
             member,
             [(header.base_offset, header.next_offset - 1) for _, header in batches],
@@ -250,6 +283,8 @@ class Queues:
                 group.remove(silent, self._topics.sizes())
             for member in silent:
                 self.close_session(group.id, member, politely=False)
+        for group_id, member in [who for who, until in self._leaving.items() if until <= now]:
+            self.close_session(group_id, member)
         self._letterbox.retry(now)
 
     async def close(self) -> None:

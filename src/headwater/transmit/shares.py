@@ -205,6 +205,15 @@ class SharePartition:
         if low <= high:
             _append(self._spans, Span(low, high, State.AVAILABLE))
 
+    def skip(self, first: int, last: int) -> None:
+        """None of these offsets is for anybody: markers of the broker, records of an aborted transaction."""
+        if last >= self.end:
+            _append(self._spans, Span(self.end, last, State.ARCHIVED))
+        self._change(
+            first, last, lambda s: Span(s.first, s.last, State.ARCHIVED) if s.state is State.AVAILABLE else s
+        )
+        self._advance()
+
     # -- taking back ------------------------------------------------------------------------------------------
 
     def acknowledge(

@@ -1,71 +1,28 @@
-"""Java's clients by Kafka's own verifying tools, in the version inside Spark's connector and in the newest.
-
-The jars come from Maven by their coordinates, into ~/.cache/headwater; without java or mvn the tests are skipped.
-"""
+"""Java's clients by Kafka's own verifying tools."""
 
 import json
-import os
-import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwater.transmit.client import Client
-from headwater.transmit.embedded import Broker
-
-VERSIONS = ("3.9.2", "4.3.1")
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headwater"
 WAIT_S = 120
-MAVEN_WAIT_S = 600
-POM = (
-    "<project><modelVersion>4.0.0</modelVersion><groupId>headwater</groupId><artifactId>compat</artifactId>"
-    "<version>1</version><packaging>pom</packaging><dependencies><dependency><groupId>org.apache.kafka</groupId>"
-    "<artifactId>kafka-tools</artifactId><version>{}</version></dependency></dependencies></project>"
-)
-MISSING = [program for program in ("java", "mvn") if shutil.which(program) is None]
 RECORDS = 2000
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not on the PATH: {', '.join(MISSING)}")
 
 Tool = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def tool(request: pytest.FixtureRequest) -> Tool:
+@pytest.fixture(scope="module")
+def tool(jars: Path) -> Tool:
     """Runs a tool of that version of Kafka."""
-    folder = CACHE / f"kafka-tools-{request.param}"
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "pom.xml").write_text(POM.format(request.param))
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder / 'jars'}"]
-        try:
-            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=MAVEN_WAIT_S)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            pytest.skip(f"Maven could not fetch kafka-tools {request.param}: {error}")
-        (folder / "complete").touch()
 
     def run(name: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
-        command = ["java", "-cp", f"{folder / 'jars'}/*", f"org.apache.kafka.tools.{name}", *map(str, arguments)]
+        command = ["java", "-cp", f"{jars}/*", f"org.apache.kafka.tools.{name}", *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
     return run
-
-
-@pytest.fixture
-def servers() -> Iterator[str]:
-    with Broker(durability="never", num_partitions=3) as broker:
-        yield broker.bootstrap_servers
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest, servers: str) -> str:
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    with Client(servers) as client:
-        client.create_topic(name, partitions=3)
-    return name
 
 
 def events(output: str) -> list[dict[str, Any]]:
@@ -77,6 +34,7 @@ def named(output: str, name: str) -> list[dict[str, Any]]:
     return [event for event in events(output) if event["name"] == name]
 
 
+@pytest.mark.compat("acks 0, 1 and all", client="Java")
 @pytest.mark.parametrize("acks", [1, -1])
 def test_every_record_produced_is_acknowledged(tool: Tool, servers: str, topic: str, acks: int) -> None:
     to = ("--bootstrap-server", servers, "--topic", topic)
@@ -91,6 +49,8 @@ def test_every_record_produced_is_acknowledged(tool: Tool, servers: str, topic: 
 ASSIGNORS = ("RangeAssignor", "CooperativeStickyAssignor")
 
 
+@pytest.mark.compat("classic groups: sharing, taking over, committing", client="Java")
+@pytest.mark.compat("assignors, cooperative ones too", client="Java")
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 def test_a_group_reads_every_record_once(tool: Tool, servers: str, topic: str, assignor: str) -> None:
     to = ("--bootstrap-server", servers, "--topic", topic)
@@ -106,6 +66,12 @@ def test_a_group_reads_every_record_once(tool: Tool, servers: str, topic: str, a
     assert all(commit["success"] for commit in commits)
 
 
+@pytest.mark.compat("records with key, headers, time and null values", client="Java")
+@pytest.mark.compat("idempotent producer", client="Java")
+@pytest.mark.compat("offsets by time, exact to the record", client="Java")
+@pytest.mark.compat("topics: create, grow, delete", client="Java")
+@pytest.mark.compat("configs: describe and change", client="Java")
+@pytest.mark.compat("metadata of cluster and topics", client="Java")
 def test_the_features_of_the_compatibility_test(tool: Tool, servers: str, topic: str) -> None:
     """Kafka's ClientCompatibilityTest: produce, admin, consume by subscription, offsets by time."""
     options = {

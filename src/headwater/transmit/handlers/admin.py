@@ -3,10 +3,12 @@
 import logging
 import shutil
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsResponse,
     CreateAclsResponse,
     DeleteAclsResponse,
     DeleteRecordsResponse,
@@ -21,6 +23,7 @@ from kafka.protocol.consumer import OffsetDeleteResponse
 
 from headwater.record import TopicPartition
 from headwater.transmit.handlers import Asker
+from headwater.transmit.handlers.permissions import ON_TOPIC, bits
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.node import NODE_ID, Node
 from headwater.transmit.wire.codes import Code
@@ -122,7 +125,15 @@ def describe_topic_partitions(node: Node, request: Any, asker: Asker) -> Any:
             break
         last = min(entry.partitions, first + room)
         partitions = [_partition(shape, number) for number in range(first, last)]
-        topics.append(shape(error_code=Code.NONE, name=name, topic_id=entry.id, partitions=partitions))
+        topics.append(
+            shape(
+                error_code=Code.NONE,
+                name=name,
+                topic_id=entry.id,
+                partitions=partitions,
+                topic_authorized_operations=bits(ON_TOPIC, asked=True),
+            )
+        )
         room -= len(partitions)
         if last < entry.partitions:
             following = (name, last)
@@ -202,6 +213,29 @@ def _reassignment(node: Node, shape: Any, topic: str, asked: Any) -> Any:
     return shape.ReassignablePartitionResponse(
         partition_index=asked.partition_index, error_code=code, error_message=message
     )
+
+
+def alter_replica_log_dirs(node: Node, request: Any, asker: Asker) -> Any:
+    """Staying in the only directory is granted; there is no other to move to."""
+    shape = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+    results = []
+    for asked in request.dirs:
+        here = Path(asked.path) == node.settings.data / "log"
+        for topic in asked.topics:
+            partitions = [
+                shape.AlterReplicaLogDirPartitionResult(
+                    partition_index=number, error_code=_move(node, topic.name, number, here=here)
+                )
+                for number in topic.partitions
+            ]
+            results.append(shape(topic_name=topic.name, partitions=partitions))
+    return AlterReplicaLogDirsResponse(results=results)
+
+
+def _move(node: Node, topic: str, number: int, *, here: bool) -> Code:
+    if node.topics.partition(topic, number) is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
+    return Code.NONE if here else Code.LOG_DIR_NOT_FOUND
 
 
 # -- groups ---------------------------------------------------------------------------------------------------

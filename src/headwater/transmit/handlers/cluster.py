@@ -9,6 +9,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse
 from headwater.errors import InvalidError
 from headwater.transmit.catalog import TopicEntry, check_topic_name
 from headwater.transmit.handlers import Asker
+from headwater.transmit.handlers.permissions import ON_CLUSTER, ON_TOPIC, told
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.node import CLUSTER_ID, NODE_ID, Node
 from headwater.transmit.wire.apis import APIS
@@ -51,6 +52,9 @@ def metadata(node: Node, request: Any, asker: Asker) -> Any:
         topics = [_topic(entry) for entry in node.topics.entries()]
     else:
         topics = [_asked_topic(node, asked, request) for asked in request.topics]
+    for topic in topics:
+        if topic.error_code == Code.NONE:
+            topic.authorized_operations = told(ON_TOPIC, asked=request.include_topic_authorized_operations)
     return MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(
@@ -60,6 +64,7 @@ def metadata(node: Node, request: Any, asker: Asker) -> Any:
         cluster_id=CLUSTER_ID,
         controller_id=NODE_ID,
         topics=topics,
+        authorized_operations=told(ON_CLUSTER, asked=request.include_cluster_authorized_operations),
     )
 
 
@@ -88,6 +93,7 @@ def describe_cluster(node: Node, request: Any, asker: Asker) -> Any:
                 broker_id=NODE_ID, host=node.endpoint.host, port=node.endpoint.port, rack=None
             )
         ],
+        authorized_operations=told(ON_CLUSTER, asked=request.include_cluster_authorized_operations),
     )
 
 

@@ -9,6 +9,7 @@ from headwater.transmit.group_configs import CONSUMER_HEARTBEAT_MS
 from headwater.transmit.group_store import GroupKind
 from headwater.transmit.handlers import Asker
 from headwater.transmit.handlers.kinds import kind_of
+from headwater.transmit.handlers.permissions import ON_GROUP, bits
 from headwater.transmit.handlers.queues import assigned
 from headwater.transmit.node import Node
 from headwater.transmit.wire.codes import Code
@@ -84,7 +85,10 @@ def _heard(node: Node, request: Any, asker: Asker, member_id: str) -> ConsumerHe
 
 
 def consumer_group_describe(node: Node, request: Any, asker: Asker) -> Any:
-    return ConsumerGroupDescribeResponse(groups=[_described(node, name) for name in request.group_ids])
+    groups = [_described(node, name) for name in request.group_ids]
+    for group in groups:
+        group.authorized_operations = bits(ON_GROUP, asked=request.include_authorized_operations)
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _described(node: Node, name: str) -> Any:

@@ -71,6 +71,7 @@ def _is_enough(answer: FetchAnswer, min_bytes: int) -> bool:
 def _read_all(node: Node, request: FetchRequest) -> FetchAnswer:
     room = min(request.max_bytes, FETCH_BYTES_MAX)
     committed = request.isolation_level == READ_COMMITTED
+    begun = False
     answers = []
     for topic in request.topics:
         entry = node.topics.entry(topic.topic)
@@ -83,6 +84,10 @@ def _read_all(node: Node, request: FetchRequest) -> FetchAnswer:
                 by_name = isinstance(topic.topic, str)
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION if by_name or entry else Code.UNKNOWN_TOPIC_ID
                 answer = PartitionAnswer(asked.partition, code)
+            if begun and len(answer.records) > room:
+                # A batch is given whole, but only the first of an answer may be larger than the client has room.
+                answer, room = answer._replace(records=b"", aborted=()), 0
+            begun = begun or bool(answer.records)
             room -= len(answer.records)
             partitions.append(answer)
         answers.append(TopicAnswer(topic.topic, partitions))

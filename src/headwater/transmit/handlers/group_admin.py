@@ -8,6 +8,7 @@ from headwater.transmit.consumers import ConsumerGroup
 from headwater.transmit.group_store import GroupKind
 from headwater.transmit.handlers import Asker
 from headwater.transmit.handlers.groups import CODES
+from headwater.transmit.handlers.permissions import ON_GROUP, told
 from headwater.transmit.handlers.queue_admin import share_group_state
 from headwater.transmit.membership import Group, GroupError, GroupState
 from headwater.transmit.node import Node
@@ -56,7 +57,10 @@ def _all_groups(node: Node) -> list[tuple[str, GroupKind, str, str]]:
 
 
 def describe_groups(node: Node, request: Any, asker: Asker) -> Any:
-    return DescribeGroupsResponse(groups=[_described(node, name, asker) for name in request.groups])
+    groups = [_described(node, name, asker) for name in request.groups]
+    for group in groups:
+        group.authorized_operations = told(ON_GROUP, asked=request.include_authorized_operations)
+    return DescribeGroupsResponse(groups=groups)
 
 
 def _described(node: Node, name: str, asker: Asker) -> Any:
@@ -100,6 +104,7 @@ def _described(node: Node, name: str, asker: Asker) -> Any:
 
 
 def delete_groups(node: Node, request: Any, asker: Asker) -> Any:
+    node.groups.expire(node.clock.monotonic())  # members whose time is over must not be in the way
     return DeleteGroupsResponse(
         results=[
             DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=CODES[_delete(node, name)])

@@ -4,6 +4,7 @@ from typing import Any
 
 from headwater.transmit.catalog import TopicEntry
 from headwater.transmit.handlers import Asker
+from headwater.transmit.handlers.permissions import ON_GROUP, bits
 from headwater.transmit.handlers.queues import assigned
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.node import Node
@@ -26,7 +27,10 @@ def share_group_state(group: ShareGroup) -> str:
 
 
 def share_group_describe(node: Node, request: Any, asker: Asker) -> Any:
-    return ShareGroupDescribeResponse(groups=[_described(node, name) for name in request.group_ids])
+    groups = [_described(node, name) for name in request.group_ids]
+    for group in groups:
+        group.authorized_operations = bits(ON_GROUP, asked=request.include_authorized_operations)
+    return ShareGroupDescribeResponse(groups=groups)
 
 
 def _described(node: Node, name: str) -> Any:

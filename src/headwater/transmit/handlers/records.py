@@ -8,7 +8,7 @@ from typing import Any
 from kafka.protocol.consumer import ListOffsetsResponse, OffsetForLeaderEpochResponse
 
 from headwater.errors import CorruptError, InvalidError, UnavailableError
-from headwater.transmit.admission import TooLarge
+from headwater.transmit.admission import TooLarge, UnfitRecords
 from headwater.transmit.batch import walk
 from headwater.transmit.conditions import ExpectationFailed
 from headwater.transmit.danger import deleted_soon
@@ -37,10 +37,12 @@ _REFUSALS = {
 }
 
 
+Complaint = str | UnfitRecords | None
+
 # -- produce --------------------------------------------------------------------------------------------------
 
 
-Outcome = tuple[Partition | None, Appended | Code, str | None]
+Outcome = tuple[Partition | None, Appended | Code, Complaint]
 
 
 def produce(
@@ -81,8 +83,11 @@ def _produced(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceAnswer
         else:
             assert isinstance(outcome, Code)
             error, base_offset, time_ms, start_offset = outcome, _NO_OFFSET, NO_TIME, _NO_OFFSET
+        # By these a producer tells the records that do not fit from those that were only in their company.
+        unfit = [(place, message.reason) for place in message.places] if isinstance(message, UnfitRecords) else ()
+        words = None if message is None else str(message)
         topics.setdefault(part.topic, []).append(
-            PartitionProduced(part.partition, error, base_offset, time_ms, start_offset, message)
+            PartitionProduced(part.partition, error, base_offset, time_ms, start_offset, words, unfit)
         )
     return ProduceAnswer(list(topics.items()))
 
@@ -116,6 +121,8 @@ def _append(node: Node, part: PartitionRecords, request: ProduceRequest) -> Outc
         return partition, Code.MESSAGE_TOO_LARGE, str(error)
     except CorruptError as error:
         return partition, Code.CORRUPT_MESSAGE, str(error)
+    except UnfitRecords as error:
+        return partition, Code.INVALID_RECORD, error
     except InvalidError as error:
         return partition, Code.INVALID_RECORD, str(error)
     except (OSError, UnavailableError) as error:

@@ -32,7 +32,7 @@ def _create(node: Node, topic: Any, *, validate_only: bool) -> Any:
     try:
         partitions = _partitions_of(node, topic)
         configs = {config.name: config.value for config in topic.configs if config.value is not None}
-        if topic.replication_factor not in (_ASSIGNED, 1) and not topic.assignments:
+        if topic.replication_factor not in (_ASSIGNED, 1) and not topic.assignments and not _any_factor(node):
             return shape(
                 name=topic.name,
                 error_code=Code.INVALID_REPLICATION_FACTOR,
@@ -67,6 +67,10 @@ def _create(node: Node, topic: Any, *, validate_only: bool) -> Any:
         configs=_created_configs(node, entry) if entry else [],
         **({"topic_id": entry.id} if entry else {}),
     )
+
+
+def _any_factor(node: Node) -> bool:
+    return node.topics.broker_configs()["headwater.any.replication.factor"].value == "true"
 
 
 def _created_configs(node: Node, entry: TopicEntry) -> list[Any]:

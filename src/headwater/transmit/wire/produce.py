@@ -49,6 +49,8 @@ class PartitionProduced(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     message: str | None = None
+    unfit: Sequence[tuple[int, str]] = ()
+    """Places in the batch of the records that do not fit, and why."""
 
 
 class ProduceAnswer(NamedTuple):
@@ -98,13 +100,14 @@ def write_produce(version: int, answer: ProduceAnswer) -> list[bytes]:
 
 
 def _write_partitions(version: int, partitions: Iterable[PartitionProduced], flexible: bool) -> Iterable[bytes]:
-    no_errors_of_records = writer.array(0, flexible)
     for produced in partitions:
         yield _PARTITION.pack(*produced[:4])
         if version >= _LOG_START_FROM:
             yield _OFFSET.pack(produced.log_start_offset)
         if version >= _MESSAGE_FROM:
-            yield no_errors_of_records
+            yield writer.array(len(produced.unfit), flexible)
+            for place, reason in produced.unfit:
+                yield INT.pack(place) + writer.string(reason, flexible) + (writer.NO_TAGS if flexible else b"")
             yield writer.string(produced.message, flexible)
         if flexible:
             yield writer.NO_TAGS

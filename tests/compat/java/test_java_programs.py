@@ -1,0 +1,98 @@
+"""Java programs of ours, which use what Kafka's tools do not: transactions, queues, the consumer protocol.
+
+They are run from their source, so that needs a JDK: with a mere JRE the tests are skipped.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headwater.transmit.client import Client
+
+WAIT_S = 240
+PROGRAMS = Path(__file__).parent
+
+pytestmark = pytest.mark.skipif(shutil.which("javac") is None, reason="not on the PATH: javac, that is a JDK")
+
+Program = Callable[..., list[str]]
+
+
+def compat(feature: str) -> pytest.MarkDecorator:
+    return pytest.mark.compat(feature, client="Java")
+
+
+@pytest.fixture
+def program(jars: Path) -> Program:
+    """Runs a program with that version of the client, and gives back the lines that it prints."""
+
+    def run(name: str, *arguments: str) -> list[str]:
+        command = ["java", "-cp", f"{jars}/*", str(PROGRAMS / f"{name}.java"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout.splitlines()
+
+    return run
+
+
+@compat("transactions: commit, abort, read_committed")
+def test_readers_see_what_their_isolation_allows(program: Program, servers: str, topic: str) -> None:
+    committed = ["committed 1"] * 3 + ["committed 2"] * 3
+    aborted = ["aborted 1"] * 3 + ["aborted 2"] * 3
+    assert program("Transactions", servers, topic, "ends") == [
+        f"read_committed [{', '.join(committed)}]",
+        f"read_uncommitted [{', '.join(aborted + committed)}]",
+    ]
+
+
+@compat("transactions: zombies are fenced")
+def test_a_zombie_is_fenced_and_what_it_wrote_is_aborted(program: Program, servers: str, topic: str) -> None:
+    found = program("Transactions", servers, topic, "fencing")
+    assert found == ["fenced ProducerFencedException", "read_committed [heir]"]
+
+
+@compat("transactions: offsets inside")
+def test_offsets_are_committed_with_the_transaction_or_not_at_all(
+    program: Program, servers: str, topic: str
+) -> None:
+    assert program("Transactions", servers, topic, "offsets") == [
+        "after commit 5 read, 5 committed",
+        "after abort 5 read, 5 committed",
+        "copied 5",
+    ]
+
+
+@compat("the new consumer protocol (KIP-848)")
+def test_members_share_and_take_over_by_the_consumer_protocol(program: Program, servers: str, topic: str) -> None:
+    found = program("Members", servers, topic, "consumer")
+    assert found == ["shared true", "taken over true", "seen 60, at most 1 times"]
+
+
+@compat("classic groups: sharing, taking over, committing")
+def test_members_share_and_take_over_by_the_classic_protocol(program: Program, servers: str, topic: str) -> None:
+    found = program("Members", servers, topic, "classic")
+    assert found == ["shared true", "taken over true", "seen 60, at most 1 times"]
+
+
+class TestQueues:
+    """Those of the newer client: the older one has no share consumer."""
+
+    pytestmark = pytest.mark.parametrize("version", ["4.3.1"], indirect=True, scope="session")
+
+    @compat("queues: accept, each record once")
+    def test_every_record_is_taken_once(self, program: Program, servers: str, topic: str) -> None:
+        assert program("Queue", servers, topic, "sharing") == ["seen 30, at most Optional[1] times"]
+
+    @compat("queues: release and reject, with a delivery count")
+    def test_each_answer_has_its_effect(self, program: Program, servers: str, topic: str) -> None:
+        found = program("Queue", servers, topic, "answers")
+        assert found == ["deliveries {0=[1], 1=[1, 2], 2=[1], 3=[1, 2, 3]}"]
+
+    @compat("queues: locks that time out")
+    def test_what_a_silent_member_holds_goes_to_another(self, program: Program, servers: str) -> None:
+        with Client(servers) as client:
+            client.create_topic("jobs", partitions=1)
+        found = program("Queue", servers, "jobs", "timeout")
+        assert found == ["kept some true, got 5, those kept again true"]
