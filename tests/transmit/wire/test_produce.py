@@ -94,6 +94,7 @@ PRODUCED = st.lists(
         log_append_time_ms=st.integers(-1, 2**63 - 1),
         log_start_offset=st.integers(-1, 2**63 - 1),
         message=st.none() | st.text(max_size=300),
+        unfit=st.lists(st.tuples(st.integers(0, 2**31 - 1), st.text(max_size=30)), max_size=3),
     ),
     max_size=3,
 )
@@ -113,6 +114,8 @@ def test_what_we_answer_is_read_by_kafka_python(version: int, data: st.DataObjec
         for partition, produced in zip(found.partition_responses, partitions, strict=True):
             assert (partition.index, partition.error_code, partition.base_offset) == produced[:3]
             assert partition.log_append_time_ms == produced.log_append_time_ms
+            unfit = [(each.batch_index, each.batch_index_error_message) for each in partition.record_errors or ()]
+            assert unfit == (produced.unfit if version >= 8 else [])
             if version >= 5:
                 assert partition.log_start_offset == produced.log_start_offset
             if version >= 8:
