@@ -290,7 +290,9 @@ def _bag_of(aggregate: Aggregate, changes: bool) -> Bag:
         case Function.APPROX_QUANTILE:
             return _approx_quantile(argument, error)
         case _:
-            return Bag(_read_top(int(argument)), order="weight", keep=math.ceil(1 / error))
+            # A count that was given up cannot be taken back from, so over changes all are kept.
+            keep = None if changes else math.ceil(1 / error)
+            return Bag(_read_top(int(argument)), order="weight", keep=keep)
 
 
 @dataclass(frozen=True, slots=True)

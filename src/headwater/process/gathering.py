@@ -60,11 +60,14 @@ class Gathering:
         if by_clock:
             watermark = now.processing_time
         at = pl.lit(now.processing_time, pl.Int64) if by_clock else pl.col(self.windowing.time)
-        raw = pl.struct(self.schema.names()) if len(self.schema) else pl.lit(None)
         # First and last go by event time, also in windows by the clock, where rows have one.
         time = pl.coalesce(self.windowing.time, at) if self.windowing.time in self.schema else at
-        placed = rows.with_columns(at.alias("_at"), time.alias("_time"), raw.alias("_row"))
+        placed = rows.with_columns(at.alias("_at"), time.alias("_time"))
         placed = with_windows(placed, self.windowing.where, pl.col("_at"))
+        rejectable = self._may_be_rejected(watermark)
+        whole = pl.lit(None, pl.List(pl.Struct(self.schema)))
+        if placed.select(rejectable.any()).item():
+            whole = pl.struct(self.schema.names()).filter(rejectable)
         stamped = pl.col("_at") + self.windowing.stamp_shift
         stamped = stamped.filter(stamped >= watermark)
         hold = {Stamp.EARLIEST: stamped.min(), Stamp.LATEST: stamped.max()}.get(self.windowing.stamp)
@@ -75,7 +78,7 @@ class Gathering:
             pl.col("_at").min().alias("_first"),
             pl.col("_at").max().alias("_last"),
             (pl.lit(None, pl.Int64) if hold is None else hold).alias("hold"),
-            pl.col("_row").filter(self._may_be_rejected(watermark)).alias("_rows"),
+            whole.alias("_rows"),
         ]
         return self.folds.partials(placed, self.keys, others)
 
@@ -145,8 +148,15 @@ class Gathering:
         group = [*self.windowing.by, "_start", "_end"]
         expired = pl.col("_end") + self.windowing.lateness_micros < moment.watermark
         earliest = union["_end"].min()
-        is_any_expired = isinstance(earliest, int) and earliest + self.windowing.lateness_micros < moment.watermark
-        if self.finishes is Finishes.NEVER and not is_any_expired:
+        if not isinstance(earliest, int):
+            return union, None
+        is_any_expired = earliest + self.windowing.lateness_micros < moment.watermark
+        may_be_closed = {
+            Finishes.NEVER: False,
+            Finishes.AT_END: earliest <= moment.watermark,
+            Finishes.ANY_TIME: True,
+        }[self.finishes]
+        if not is_any_expired and not may_be_closed:
             return union, None
         closed = pl.lit(False)
         if self.finishes is not Finishes.NEVER:
@@ -174,6 +184,7 @@ class Gathering:
 
     def merge(self, union: pl.DataFrame) -> pl.DataFrame:
         """One row for each window: what was there and what came."""
+        is_merging = isinstance(self.windowing.where, Session)
         same = (pl.col(START) == pl.col("_start")) & (pl.col(END) == pl.col("_end"))
         hold = pl.col("hold").max() if self.windowing.stamp is Stamp.LATEST else pl.col("hold").min()
         others: list[pl.Expr] = [
@@ -181,11 +192,13 @@ class Gathering:
             pl.col("_n", "pending", "net").sum(),
             hold,
             # A window with new bounds has emitted nothing yet.
-            *(pl.when(same).then(name).otherwise(0).max().cast(pl.Int32).alias(name) for name in _INDEXES),
+            *((pl.col(n) * same if is_merging else pl.col(n)).max().cast(pl.Int32).alias(n) for n in _INDEXES),
             pl.lit(False).alias("finished"),
         ]
         if self.windowing.how is Mode.RETRACTING:
-            others.append(pl.col(EMITTED).explode().drop_nulls().alias(EMITTED))
+            # Without merging only the window itself, which comes first, can have emitted something.
+            standing = pl.col(EMITTED).explode().drop_nulls() if is_merging else pl.col(EMITTED).first()
+            others.append(standing.alias(EMITTED))
         merged = self.folds.merge(union, [*self.windowing.by, "_start", "_end"], others)
         merged = merged.rename({"_start": START, "_end": END})
         merged = merged.with_columns(pl.lit(0, pl.Int64).alias("due"), pl.lit(NEVER, pl.Int64).alias("wake"))

@@ -13,6 +13,8 @@ from headwater.process.windowing import CHANGE, Mode, Windowing
 EMITTED = "emitted"
 """What stands of a window's output, as a list: to be retracted by the next pane."""
 
+_TIMINGS = pl.Series(["early", "on_time", "late"])
+
 
 @dataclass(frozen=True, slots=True)
 class Painter:
@@ -50,12 +52,12 @@ class Painter:
         early = end > moment.watermark
         on_time = may_be_on_time & (nonspeculative == 0)
         expired = end + self.windowing.lateness_micros < moment.watermark
-        names = np.array(self.firing.names, dtype=object)
+        timing = np.where(early, 0, np.where(on_time, 1, 2))
         marked = frame.with_columns(
-            pl.Series("_timing", np.where(early, "early", np.where(on_time, "on_time", "late")), pl.String),
+            _TIMINGS[timing].alias("_timing"),
             pl.Series("_nonspeculative", np.where(early, -1, nonspeculative), pl.Int32),
             pl.Series("_final", finished | expired),
-            pl.Series("_trigger", names[labels], pl.String),
+            pl.Series(self.firing.names)[labels].alias("_trigger"),
             pl.Series("_fires", mask),
             pl.Series("finished", frame["finished"].to_numpy() | finished),
         )

@@ -198,8 +198,8 @@ def _schema(actions: Sequence[tuple[str, Any]]) -> pl.Schema:
         if any(CHANGE in other for other in rows):
             row.setdefault(CHANGE, 1)
     found = pl.DataFrame(rows, infer_schema_length=None).schema if rows else pl.Schema()
-    known = {name: dtype for name, dtype in found.items() if dtype != pl.Null}
-    return pl.Schema({KEY: pl.String, EVENT_TIME_COLUMN: pl.Int64, VALUE: pl.Int64} | known)
+    columns: dict[str, pl.DataType] = {KEY: pl.String(), EVENT_TIME_COLUMN: pl.Int64(), VALUE: pl.Int64()}
+    return pl.Schema(columns | {name: dtype for name, dtype in found.items() if dtype != pl.Null})
 
 
 def _pane(row: Mapping[str, Any]) -> dict[str, Any]:
