@@ -56,6 +56,12 @@ def test_first_and_last_go_by_event_time_and_then_by_arrival() -> None:
     assert over(hw.collect("s"), rows) == ["b", "c", "a", "d", "e"]
 
 
+def test_first_and_last_hold_over_many_steps() -> None:
+    rows = [(11, None, "a"), (32, None, "b"), (2, None, "c"), (28, None, "d"), (2, None, "e"), (32, None, "f")]
+    assert over(hw.first("s"), rows, len(rows)) == "c"
+    assert over(hw.last("s"), rows, len(rows)) == "f"
+
+
 def test_top_k_has_the_most_frequent_first() -> None:
     rows = [(n, None, s) for n, s in enumerate("abbcccdd")]
     assert over(hw.top_k("s", 3), rows, 2) == [
