@@ -43,8 +43,11 @@ class Kernel(Protocol):
         """What it remembers before the first step."""
         ...
 
-    def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Make fewer rows of the same meaning, before they travel; `step` takes the result in the rows' place."""
+    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        """Make fewer rows of the same meaning, before they travel; `step` takes the result in the rows' place.
+
+        `now` has the watermark at which `step` will get them.
+        """
         ...
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:

@@ -13,6 +13,7 @@ otherwise. Polars' hash may change with its version; who keeps runs must remembe
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -41,6 +42,7 @@ def key_hash(rows: pl.DataFrame, columns: Sequence[str]) -> Hashes:
     return hashes
 
 
+@cache
 def hash_mark() -> int:
     """What tells two versions of the hash apart."""
     sample = pl.DataFrame({"text": ["headwater", None], "number": [1, -1], "real": [0.5, None]})
@@ -181,7 +183,7 @@ class Table:
         while len(runs) > 1 and len(runs[-2]) <= GROWTH * len(runs[-1]):
             newer, older = runs.pop(), runs.pop()
             runs.append(self._merged(older, newer, first=not runs))
-        return self.of_runs(runs)
+        return self.of_runs([run for run in runs if len(run)])
 
     def of_runs(self, runs: Sequence[Run]) -> Self:
         """A table like this one that consists of these runs, oldest first."""

@@ -1,0 +1,226 @@
+"""Runs a kernel on Spark streaming: rows packed by bucket, state by bucket, rows again.
+
+`pack` cuts the rows by bucket, Spark's `transformWithState` calls us once for each bucket and batch and keeps the
+bucket's state, `unpack` gives rows again. See `packing`, `state` and `local` for each.
+
+A batch that is run again after a crash gives the same result: its rows come in the same order, and the processing
+time is the batch's, which Spark logs before it starts. That needs Spark's processing-time mode, in which it runs
+batches without data; a kernel that does not ask for the time is run without.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import LongType, StructType
+
+from headwater.errors import InvalidError
+from headwater.process.kernel import BEGINNING, Kernel, Now, State
+from headwater.spark.frames import concat, empty_like, from_bytes, slices, spark_schema, to_arrow, to_bytes
+from headwater.spark.local import Shared
+from headwater.spark.packing import PACKED, RESULT, STATISTICS, Packing, pack, unpack
+from headwater.spark.state import BucketState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Where a kernel's times come from.
+
+    `event_time`, `watermark` and `clock` name columns of microseconds since 1970. The watermark is the least of
+    all source partitions' highest event times minus `delay`; or, with a column `watermark`, what the rows say in
+    it. A partition without rows for `idle_after` holds nothing back. The processing time is the batch's if
+    `processing_time` is set; or, with a column `clock`, what the rows say. A row whose event time is null only
+    tells the time.
+    """
+
+    event_time: str | None = None
+    delay: int = 0
+    idle_after: int | None = None
+    processing_time: bool = False
+    watermark: str | None = None
+    clock: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds the memory of a task. The number of buckets is fixed with the first checkpoint."""
+
+    buckets: int = 16
+    payload_rows: int = 200_000
+    step_rows: int = 1_000_000
+
+
+def run_kernel(
+    rows: DataFrame,
+    kernel: Kernel,
+    *,
+    by: Sequence[str],
+    times: Times = Times(),  # noqa: B008 - frozen
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    watermark_column: str | None = None,
+) -> DataFrame:
+    """What a kernel says of the rows of a stream, with the state of equal `by` in one place.
+
+    With `watermark_column` each row says at which watermark it came, for a kernel behind this one.
+    """
+    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock))]
+    missing = [name for name in needed if name not in rows.columns]
+    if missing:
+        raise InvalidError(
+            f"cannot run a kernel: column {', '.join(map(repr, missing))} is not there; the rows have: "
+            f"{', '.join(rows.columns)}"
+        )
+    shared = Shared(uuid.uuid4().hex)
+    packing = Packing(
+        kernel=kernel,
+        by=tuple(by),
+        buckets=limits.buckets,
+        rows_max=limits.payload_rows,
+        shared=shared,
+        event_time=times.event_time,
+        watermark=times.watermark,
+        clock=times.clock,
+    )
+    raw = empty_like(rows.schema).drop(packing.hints)
+    combined = kernel.combine(raw, Now())
+    output = kernel.step(kernel.initial(), combined, Now()).output
+    processor = KernelProcessor(kernel, times, limits, shared, combined)
+    mode = "ProcessingTime" if times.processing_time and times.clock is None else "None"
+    schema = spark_schema(output)
+    if watermark_column is not None:
+        schema = StructType([*schema.fields]).add(watermark_column, LongType())
+    return (
+        rows.mapInArrow(pack(packing), PACKED)
+        .groupBy(F.col("bucket"))
+        .transformWithState(processor, RESULT, "append", mode)
+        .mapInArrow(unpack(to_arrow_schema(schema, timezone="UTC"), watermark_column), schema)
+    )
+
+
+class KernelProcessor(StatefulProcessor):
+    """Called by Spark once for each bucket that has input, in every batch; and for those whose timer is due."""
+
+    def __init__(
+        self, kernel: Kernel, times: Times, limits: Limits, shared: Shared, combined: pl.DataFrame
+    ) -> None:
+        self._kernel = kernel
+        self._times = times
+        self._limits = limits
+        self._shared = shared
+        self._combined = combined
+        self._noted = False
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        manifest = handle.getValueState("manifest", "data binary")
+        pieces = handle.getMapState("pieces", "run string, number int", "data binary")
+        self._bucket = BucketState(manifest, pieces, self._shared)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Step with the rows at the old watermark, then without rows at the new one."""
+        arrived = sorted(rows, key=lambda row: (row.source, row.seq))
+        told = [row for row in arrived if row.seq == STATISTICS]
+        state, notes = self._bucket.load(self._kernel.initial())
+        before = notes.get("watermark", BEGINNING)
+        clock = self._clock(notes, told, timerValues)
+        notes["watermark"] = after = advance(notes, told, self._times, clock)
+        now = Now(watermark=before, processing_time=clock)
+        wake_up = notes.get("wake_up")
+        for some in self._pieces([row.payload for row in arrived if row.payload is not None], now):
+            step = self._kernel.step(state, some, now)
+            state, wake_up = step.state, step.wake_up
+            yield from self._results(step.output, before)
+        if after > before or (wake_up is not None and wake_up <= clock):
+            step = self._kernel.step(state, self._combined, Now(watermark=after, processing_time=clock))
+            state, wake_up = step.state, step.wake_up
+            yield from self._results(step.output, after)
+        self._finish(state, notes, wake_up)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Step without rows: the kernel had asked for it."""
+        state, notes = self._bucket.load(self._kernel.initial())
+        clock = self._clock(notes, (), timerValues)
+        notes["watermark"] = watermark = advance(notes, (), self._times, clock)
+        notes.pop("timer", None)
+        step = self._kernel.step(state, self._combined, Now(watermark=watermark, processing_time=clock))
+        yield from self._results(step.output, watermark)
+        self._finish(step.state, notes, step.wake_up)
+
+    def close(self) -> None:
+        pass
+
+    def _clock(self, notes: dict[str, Any], told: Sequence[Row], timer_values: Any) -> int:
+        """The processing time, which never goes back."""
+        clock = int(notes.get("clock", 0))
+        if self._times.clock is not None:
+            clock = max([clock, *(row.clock for row in told if row.clock is not None)])
+        elif self._times.processing_time:
+            clock = max(clock, timer_values.getCurrentProcessingTimeInMs() * 1000)
+        notes["clock"] = clock
+        return clock
+
+    def _pieces(self, payloads: Sequence[bytes], now: Now) -> Iterator[pl.DataFrame]:
+        """The rows in pieces of bounded length, all combined."""
+        waiting: list[pl.DataFrame] = []
+        rows = 0
+        for payload in payloads:
+            frame = from_bytes(payload)
+            # What came from a machine that did not know the watermark has not been combined.
+            waiting.append(frame if frame.schema == self._combined.schema else self._kernel.combine(frame, now))
+            rows += waiting[-1].height
+            if rows >= self._limits.step_rows:
+                yield concat(waiting, self._combined)
+                waiting, rows = [], 0
+        if rows:
+            yield concat(waiting, self._combined)
+
+    def _results(self, output: pl.DataFrame, watermark: int) -> Iterator[Row]:
+        for piece in slices(output, self._limits.payload_rows):
+            yield Row(watermark=watermark, payload=to_bytes(to_arrow(piece)).to_pybytes())
+
+    def _finish(self, state: State, notes: dict[str, Any], wake_up: int | None) -> None:
+        notes["wake_up"] = wake_up
+        if self._times.processing_time and self._times.clock is None:
+            self._set_timer(notes, wake_up)
+        self._bucket.save(state, notes)
+        if not self._noted:  # Once a task: all buckets come to the same watermark.
+            task = TaskContext.get()
+            batch = task.getLocalProperty("streaming.sql.batchId") if task is not None else None
+            if batch is not None:
+                self._shared.note_watermark(int(batch), notes["watermark"])
+            self._noted = True
+
+    def _set_timer(self, notes: dict[str, Any], wake_up: int | None) -> None:
+        """Have one timer, at the first millisecond at which the kernel wants a step."""
+        wanted = None if wake_up is None else -(-wake_up // 1000)
+        timer = notes.get("timer")
+        if wanted == timer:
+            return
+        if timer is not None:
+            self._handle.deleteTimer(timer)
+        if wanted is not None:
+            self._handle.registerTimer(wanted)
+        notes["timer"] = wanted
+
+
+def advance(notes: dict[str, Any], told: Sequence[Row], times: Times, clock: int) -> int:
+    """The watermark after a batch: what all source partitions that are not idle have passed."""
+    sources: dict[str, list[int]] = notes.setdefault("sources", {})
+    for row in told:
+        high = row.watermark if times.watermark is not None else row.high
+        if high is not None:
+            known = sources.get(str(row.source), [BEGINNING, clock])[0]
+            sources[str(row.source)] = [max(known, high), clock]
+    delay = 0 if times.watermark is not None else times.delay
+    active = [
+        high - delay for high, at in sources.values() if times.idle_after is None or clock - at < times.idle_after
+    ]
+    reached = min(active) if active else BEGINNING
+    return max(int(notes.get("watermark", BEGINNING)), reached)
