@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
-from pyspark.sql import functions as F
+from pyspark.sql.functions import col
 
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Now, State, Step
@@ -191,7 +191,7 @@ def test_two_kernels_in_one_query(stream: Stream) -> None:
 
     def build(s: Any) -> Any:
         sums = run_kernel(s, TumblingSum(), by=["k"], times=Times(event_time="at"), watermark_column="seen")
-        again = sums.select("k", "v", F.col("window").alias("at"), "seen")
+        again = sums.select("k", "v", col("window").alias("at"), "seen")
         return run_kernel(again, RunningSum(), by=["k"])
 
     found = stream.run(batches, build)
@@ -205,7 +205,7 @@ def test_a_kernel_behind_a_kernel_takes_its_watermark(stream: Stream) -> None:
         times = Times(event_time="at")
         sums = run_kernel(s, TumblingSum(), by=["k"], times=times, watermark_column="seen")
         behind = Times(event_time="at", watermark="seen")
-        again = sums.select("k", "v", F.col("window").alias("at"), "seen")
+        again = sums.select("k", "v", col("window").alias("at"), "seen")
         return run_kernel(again, TumblingSum(), by=["k"], times=behind)
 
     found = stream.run(batches, build)

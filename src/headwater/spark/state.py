@@ -58,7 +58,7 @@ class BucketState:
         manifest = self._loaded = Manifest.from_bytes(bytes(stored[0]))
         if manifest.mark != hash_mark():
             raise InvalidError(
-                f"cannot go on with this state: Polars {pl.__version__} hashes keys in another way than the version "
+                f"cannot go on with this state: Polars {pl.__version__} hashes keys otherwise than the version "
                 "that wrote it; install that one, or start with a new checkpoint"
             )
         self._names.clear()

@@ -52,7 +52,7 @@ class Times:
 class Limits:
     """What bounds the memory of a task. The number of buckets is fixed with the first checkpoint."""
 
-    buckets: int = 16
+    buckets: int = 8
     payload_rows: int = 200_000
     step_rows: int = 1_000_000
 
