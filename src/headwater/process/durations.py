@@ -38,3 +38,12 @@ def parse_duration(text: str) -> timedelta:
     if total <= timedelta():
         raise InvalidError(f"duration {text!r} must be longer than nothing")
     return total
+
+
+def micros(text: str) -> int:
+    """A duration in microseconds, the unit in which kernels count.
+
+    >>> micros("2 milliseconds")
+    2000
+    """
+    return parse_duration(text) // timedelta(microseconds=1)

@@ -5,7 +5,7 @@ remembers and what it has to say. Three runners run the same kernel: the simulat
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import polars as pl
@@ -29,11 +29,16 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step gives; `wake_up` is the processing time at which the kernel wants a step, rows or no rows."""
+    """What a step gives; `wake_up` is the processing time at which the kernel wants a step, rows or no rows.
+
+    `late` holds the rows that no window took, for the late ledger; `counters` says how many of what there was.
+    """
 
     state: State
     output: pl.DataFrame
     wake_up: int | None = None
+    late: pl.DataFrame | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 class Kernel(Protocol):
@@ -46,7 +51,7 @@ class Kernel(Protocol):
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         """Make fewer rows of the same meaning, before they travel; `step` takes the result in the rows' place.
 
-        `now` has the watermark at which `step` will get them.
+        `now.watermark` is the one at which `step` will take them: rows that are too late for it are not combined.
         """
         ...
 

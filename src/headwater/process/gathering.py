@@ -1,0 +1,243 @@
+"""Taking rows in: which windows they touch, what these were before, and what no window takes any more."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from headwater.process.durations import micros
+from headwater.process.finishing import Finishes, finishes_of
+from headwater.process.firing import NEVER, Firing, Moment
+from headwater.process.folds import Folds
+from headwater.process.kernel import Now
+from headwater.process.panes import EMITTED, Painter
+from headwater.process.placing import END, START, with_sessions, with_windows
+from headwater.process.table import Table
+from headwater.process.windowing import CHANGE, Mode, Stamp, Windowing
+from headwater.process.windows import Session, Sliding, Time
+
+WINDOWS, POINTS = "windows", "points"
+
+EXPIRED, CLOSED, NO_TIME = "expired", "closed", "no event time"
+"""Why a row is in the late ledger: its window is gone, its window's trigger is finished, or it has no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a step's rows touch: windows that were there and what comes, by `_start` and `_end`.
+
+    `gone` are the keys of windows that were merged into others; `rejected` is what no window
+    takes, with the reason.
+    """
+
+    union: pl.DataFrame
+    gone: pl.DataFrame | None
+    rejected: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """How rows of one schema meet the windows of a computation."""
+
+    windowing: Windowing
+    schema: pl.Schema
+    folds: Folds
+    firing: Firing
+    painter: Painter
+
+    @property
+    def keys(self) -> list[str]:
+        return [*self.windowing.by, START, END]
+
+    @property
+    def finishes(self) -> Finishes:
+        return finishes_of(self.windowing.when)
+
+    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        """The partials of the rows of each key and window, with what triggers and stamps need to know of them."""
+        by_clock, watermark = self.windowing.where.by is Time.PROCESSING, now.watermark
+        if by_clock:
+            watermark = now.processing_time
+        at = pl.lit(now.processing_time, pl.Int64) if by_clock else pl.col(self.windowing.time)
+        raw = pl.struct(self.schema.names()) if len(self.schema) else pl.lit(None)
+        placed = rows.with_columns(at.alias("_at"), raw.alias("_row"))
+        placed = with_windows(placed, self.windowing.where, pl.col("_at"))
+        stamped = pl.col("_at") + self.windowing.stamp_shift
+        stamped = stamped.filter(stamped >= watermark)
+        hold = {Stamp.EARLIEST: stamped.min(), Stamp.LATEST: stamped.max()}.get(self.windowing.stamp)
+        weight = pl.len() if self.folds.change is None else pl.col(CHANGE).cast(pl.Int64).sum()
+        others = [
+            pl.len().cast(pl.Int64).alias("_n"),
+            weight.cast(pl.Int64).alias("net"),
+            pl.col("_at").min().alias("_first"),
+            pl.col("_at").max().alias("_last"),
+            (pl.lit(None, pl.Int64) if hold is None else hold).alias("hold"),
+            pl.col("_row").filter(self._may_be_rejected(watermark)).alias("_rows"),
+        ]
+        return self.folds.partials(placed, self.keys, others)
+
+    def _may_be_rejected(self, watermark: int) -> pl.Expr:
+        """Rows that have to travel whole, since they may have to go to the late ledger."""
+        timeless = pl.col("_at").is_null()
+        match self.finishes:
+            case Finishes.ANY_TIME:
+                return pl.lit(True)
+            case Finishes.AT_END if isinstance(self.windowing.where, Session):
+                return timeless | (pl.col(START) < watermark)
+            case Finishes.AT_END:
+                return timeless | (pl.col(END) <= watermark)
+            case Finishes.NEVER:
+                return timeless | (pl.col(END) + self.windowing.lateness_micros < watermark)
+
+    def fresh(self, combined: pl.DataFrame) -> pl.DataFrame:
+        """What came, as new rows of the table of windows."""
+        columns = [pl.lit(f.default, pl.Series([], dtype=_polars(f.dtype)).dtype).alias(name)
+                   for name, f in self.firing.fields.items()]  # fmt: skip
+        fresh = combined.with_columns(
+            pl.lit(0, pl.Int64).alias("due"),
+            pl.lit(NEVER, pl.Int64).alias("wake"),
+            pl.col("_n").alias("pending"),
+            pl.lit(0, pl.Int32).alias("pane"),
+            pl.lit(0, pl.Int32).alias("nonspeculative"),
+            pl.lit(False).alias("finished"),
+            *columns,
+        ).drop("_n", "_first", "_last", "_rows")
+        if self.windowing.how is not Mode.RETRACTING:
+            return fresh
+        panes = self.painter.none(fresh).drop(CHANGE).schema
+        return fresh.with_columns(pl.lit(None, pl.List(pl.Struct(panes))).alias(EMITTED))
+
+    def gather(self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment) -> Gathered:
+        where = self.windowing.where
+        if isinstance(where, Sliding):
+            combined = self._slide(tables, combined, moment, micros(where.duration))
+        fresh = self.fresh(combined).with_columns(
+            combined["_n"], combined["_first"], combined["_last"], combined["_rows"], pl.lit(True).alias("_new")
+        )
+        if isinstance(where, Session):
+            old = self._of_keys(tables[WINDOWS], combined)
+        else:
+            old = tables[WINDOWS].get(combined.select(self.keys))
+        nothing = [pl.lit(None, fresh.schema[name]).alias(name) for name in ("_first", "_last", "_rows")]
+        old = old.with_columns(pl.lit(0, pl.Int64).alias("_n"), *nothing, pl.lit(False).alias("_new"))
+        union = pl.concat([old, fresh.select(old.columns)])
+        if isinstance(where, Session):
+            union = with_sessions(union, self.windowing.by)
+            union = union.filter(pl.col("_new").any().over("_session")).drop("_session")
+        else:
+            union = union.with_columns(pl.col(START).alias("_start"), pl.col(END).alias("_end"))
+        union, rejected = self._reject(union, moment)
+        gone = None
+        if isinstance(where, Session):
+            moved = ~pl.col("_new") & ((pl.col(START) != pl.col("_start")) | (pl.col(END) != pl.col("_end")))
+            gone = union.filter(moved).select(self.keys)
+        return Gathered(union, gone, rejected)
+
+    def _of_keys(self, table: Table, combined: pl.DataFrame) -> pl.DataFrame:
+        by = list(self.windowing.by)
+        return table.get(combined.select(by).unique()) if by else table.where(pl.lit(True))
+
+    def _reject(self, union: pl.DataFrame, moment: Moment) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Part what windows take from what they do not: the latter leaves its windows as they are."""
+        group = [*self.windowing.by, "_start", "_end"]
+        expired = pl.col("_end") + self.windowing.lateness_micros < moment.watermark
+        closed = pl.lit(False)
+        if self.finishes is not Finishes.NEVER:
+            closed = (pl.col("finished") | pl.col("_new")).all() & ~pl.col("_new").all()
+            closed = closed.over(group)
+            if self.finishes is Finishes.AT_END:  # a session that grows beyond the watermark goes on
+                closed &= pl.col("_end") <= moment.watermark
+        marked = union.with_columns(_expired=expired, _closed=closed)
+        refused = marked.filter(pl.col("_expired") | pl.col("_closed"))
+        if not refused.height:
+            return union, self.rejected(union.clear(), EXPIRED)
+        panes = pl.col("pane").filter(~pl.col("_new")).max().over(group)
+        refused = refused.with_columns(_panes=panes).filter(pl.col("_new"))
+        reason = pl.when(pl.col("_expired")).then(pl.lit(EXPIRED)).otherwise(pl.lit(CLOSED))
+        taken = marked.filter(~(pl.col("_expired") | pl.col("_closed"))).drop("_expired", "_closed")
+        return taken, self.rejected(refused.with_columns(_reason=reason), EXPIRED)
+
+    def rejected(self, rows: pl.DataFrame, reason: str) -> pl.DataFrame:
+        panes = pl.col("_panes") - 1 if "_panes" in rows.columns else pl.lit(None, pl.Int32)
+        why = pl.col("_reason") if "_reason" in rows.columns else pl.lit(reason)
+        return rows.select(
+            *self.keys, why.alias("reason"), panes.cast(pl.Int32).alias("last_pane"), "_last", "_rows"
+        )
+
+    def merge(self, union: pl.DataFrame) -> pl.DataFrame:
+        """One row for each window: what was there and what came."""
+        same = (pl.col(START) == pl.col("_start")) & (pl.col(END) == pl.col("_end"))
+        hold = pl.col("hold").max() if self.windowing.stamp is Stamp.LATEST else pl.col("hold").min()
+        others: list[pl.Expr] = [
+            *(getattr(pl.col(name), f.merge)() for name, f in self.firing.fields.items()),
+            pl.col("_n", "pending", "net").sum(),
+            hold,
+            # A window with new bounds has emitted nothing yet.
+            *(pl.when(same).then(name).otherwise(0).max().cast(pl.Int32).alias(name) for name in _INDEXES),
+            pl.lit(False).alias("finished"),
+        ]
+        if self.windowing.how is Mode.RETRACTING:
+            others.append(pl.col(EMITTED).explode().drop_nulls().alias(EMITTED))
+        merged = self.folds.merge(union, [*self.windowing.by, "_start", "_end"], others)
+        merged = merged.rename({"_start": START, "_end": END})
+        merged = merged.with_columns(pl.lit(0, pl.Int64).alias("due"), pl.lit(NEVER, pl.Int64).alias("wake"))
+        columns = [name for name in union.columns if name not in ("_first", "_last", "_rows", "_new")]
+        return merged.select(name for name in columns if name not in ("_start", "_end"))
+
+    def _slide(
+        self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment, duration: int
+    ) -> pl.DataFrame:
+        """What came, as contributions to its own windows and to those of later events."""
+        by = list(self.windowing.by)
+        came = self.points(combined)
+        points = tables[POINTS]
+        known = pl.concat([self._of_keys(points, combined), came])
+        others = [pl.col("_n", "net").sum(), pl.col("_first").min(), pl.col("_last").max(), pl.col("hold").min(),
+                  pl.col("_rows").explode().drop_nulls(), pl.col("until").max()]  # fmt: skip
+        known = self.folds.merge(known, [*by, "at"], others).select(came.columns)
+        until = pl.col("until") > moment.watermark
+        tables[POINTS] = points.put(
+            known.filter(until).with_columns(pl.lit(None, known.schema["_rows"]).alias("_rows"))
+        )
+        windows = self._of_keys(tables[WINDOWS], combined).select(self.keys)
+        fresh = combined.select(self.keys).join(windows, on=self.keys, how="anti", nulls_equal=True)
+        is_open = pl.col(END) + self.windowing.lateness_micros >= moment.watermark
+        refused = combined.join(fresh.filter(~is_open), on=self.keys, how="semi", nulls_equal=True)
+        parts = [refused, self._within(fresh.filter(is_open), known), self._within(windows, came)]
+        return pl.concat([part.select(combined.columns) for part in parts])
+
+    def _within(self, windows: pl.DataFrame, points: pl.DataFrame) -> pl.DataFrame:
+        by = list(self.windowing.by)
+        if by:
+            pairs = windows.join(points, on=by, how="inner", nulls_equal=True)
+        else:
+            pairs = windows.join(points, how="cross")
+        return pairs.filter((pl.col("at") >= pl.col(START)) & (pl.col("at") < pl.col(END)))
+
+    def points(self, combined: pl.DataFrame) -> pl.DataFrame:
+        """The partials of each moment, and how long windows may still be made of them."""
+        at, span = pl.col(END) - 1, pl.col(END) - 1 - pl.col(START)
+        until = at + span + self.windowing.lateness_micros + 2
+        return combined.with_columns(at=at, until=until).drop(START, END)
+
+    def ledger(self, rejected: pl.DataFrame, moment: Moment) -> pl.DataFrame:
+        rows = rejected.explode("_rows")
+        is_by_clock = self.windowing.where.by is Time.PROCESSING
+        at = pl.col("_last") if is_by_clock else pl.col("_rows").struct.field(self.windowing.time)
+        rows = rows.with_columns(event_time=pl.coalesce(at, "_last"))
+        return rows.select(
+            *self.keys,
+            "event_time",
+            (moment.watermark - pl.col("event_time")).alias("late_by"),
+            "reason",
+            "last_pane",
+            pl.col("_rows").alias("row"),
+        )
+
+
+_INDEXES: Sequence[str] = ("pane", "nonspeculative")
+
+
+def _polars(dtype: type) -> type[pl.DataType]:
+    return pl.Boolean if dtype is np.bool_ else pl.Int64

@@ -1,0 +1,184 @@
+"""The kernel of a windowed computation: what, where, when and how over two tables.
+
+The table `windows` has a row for each key and window that is open: the partials of its aggregates, its trigger's
+columns, how many panes it emitted, and when it is to be looked at next (`due` by the watermark, `wake` by the
+clock). Sliding windows also need `points`: the partials of each moment, of which windows to come are made.
+
+A step looks up the windows that its rows touch and those that are due, and no others.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from headwater.errors import InvalidError
+from headwater.process.finishing import Finishes
+from headwater.process.firing import NEVER, Firing, Moment, compile_trigger
+from headwater.process.folds import Folds
+from headwater.process.gathering import EXPIRED, NO_TIME, POINTS, WINDOWS, Gathering
+from headwater.process.kernel import Now, State, Step
+from headwater.process.panes import Painter
+from headwater.process.placing import END, START
+from headwater.process.table import Table
+from headwater.process.triggers import is_per_record
+from headwater.process.windowing import CHANGE, Windowing
+from headwater.process.windows import Session, Sliding, Time
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedKernel:
+    """A windowed computation over rows of one schema; made by `of`."""
+
+    windowing: Windowing
+    schema: pl.Schema
+    firing: Firing
+    painter: Painter
+    gathering: Gathering
+
+    @classmethod
+    def of(cls, windowing: Windowing, schema: pl.Schema) -> "WindowedKernel":
+        """Build the kernel for rows of this schema; the event time must be there as Int64 microseconds."""
+        schema = pl.Schema(schema)
+        for column in (*windowing.by, windowing.time):
+            if column not in schema and (column != windowing.time or windowing.where.by is Time.EVENT):
+                raise InvalidError(f"windowed: there is no column {column!r}; the columns are {', '.join(schema)}")
+        if schema.get(windowing.time, pl.Int64) != pl.Int64:
+            raise InvalidError(
+                f"windowed: the event time {windowing.time!r} is {schema[windowing.time]}, not Int64 microseconds"
+            )
+        change = CHANGE if CHANGE in schema else None
+        folds = Folds.of(windowing.what, schema, "_at", change)
+        firing = compile_trigger(windowing.when)
+        painter = Painter(windowing, folds, firing)
+        return cls(windowing, schema, firing, painter, Gathering(windowing, schema, folds, firing, painter))
+
+    @property
+    def combined_schema(self) -> pl.Schema:
+        """What `combine` gives."""
+        return self.combine(pl.DataFrame(schema=self.schema), Now()).schema
+
+    @property
+    def output_schema(self) -> pl.Schema:
+        """The columns of changes."""
+        return self.painter.none(self.gathering.fresh(self._nothing())).schema
+
+    @property
+    def late_schema(self) -> pl.Schema:
+        """The columns of the late ledger."""
+        return self.gathering.ledger(self.gathering.rejected(self._nothing(), EXPIRED), Moment(0, 0)).schema
+
+    def initial(self) -> State:
+        combined = self._nothing()
+        tables = {WINDOWS: Table.empty(self.gathering.fresh(combined).schema, (*self.windowing.by, START, END))}
+        if isinstance(self.windowing.where, Sliding):
+            tables[POINTS] = Table.empty(self.gathering.points(combined).schema, (*self.windowing.by, "at"))
+        return tables
+
+    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        # Windows by the clock are known only when the rows are taken in; where a trigger may finish at any time,
+        # or looks at each event, all rows have to travel anyway.
+        by_clock = self.windowing.where.by is Time.PROCESSING
+        if by_clock or is_per_record(self.windowing.when) or self.gathering.finishes is Finishes.ANY_TIME:
+            return rows
+        return self.gathering.combine(rows, now)
+
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+        watermark = now.watermark if self.windowing.where.by is Time.EVENT else now.processing_time
+        moment = Moment(watermark, now.processing_time)
+        tables, changes = dict(state), []
+        late: list[pl.DataFrame] = []
+        if "_n" in rows.columns:
+            parts = [rows]
+        else:
+            parts = [self.gathering.combine(part, now) for part in self._passes(rows)]
+        for part in parts:
+            if part.height:
+                changes.append(self._take_in(tables, part, moment, late))
+        due, evicted = self._fire_due(tables, moment)
+        output = pl.concat([*changes, due])
+        ledger = self.gathering.ledger(pl.concat(late), moment) if late else None
+        counters = {
+            "panes": output.filter(pl.col(CHANGE) > 0).height,
+            "late": 0 if ledger is None else ledger.height,
+            "evicted": evicted,
+        }
+        return Step(tables, output, self._wake_up(tables), ledger, counters)
+
+    def _nothing(self) -> pl.DataFrame:
+        return self.gathering.combine(pl.DataFrame(schema=self.schema), Now())
+
+    def _passes(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        """The rows as they are; or, to be seen one by one, the first of each key, then the second of each."""
+        if not is_per_record(self.windowing.when):
+            return [rows]
+        number = pl.int_range(pl.len())
+        number = number.over(list(self.windowing.by)) if self.windowing.by else number
+        return [part.drop("_number") for part in rows.with_columns(_number=number).partition_by("_number")]
+
+    def _take_in(
+        self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment, late: list[pl.DataFrame]
+    ) -> pl.DataFrame:
+        """Add rows to the windows they touch, and fire those of them whose trigger says so."""
+        timeless = combined.filter(pl.col(END).is_null())
+        if timeless.height:
+            late.append(self.gathering.rejected(timeless, NO_TIME))
+            combined = combined.filter(pl.col(END).is_not_null())
+        gathered = self.gathering.gather(tables, combined, moment)
+        if gathered.rejected.height:
+            late.append(gathered.rejected)
+        touched = self.gathering.merge(gathered.union)
+        rows = self.painter.rows_of(touched)
+        if isinstance(self.windowing.where, Session):
+            self.firing.root.on_merge(rows, moment)
+        everywhere = np.ones(touched.height, dtype=bool)
+        self.firing.root.on_elements(rows, everywhere, touched["_n"].to_numpy(), moment)
+        labels = self.firing.root.should_fire(rows, moment)
+        finished = self.firing.root.on_fire(rows, labels > 0, moment)
+        touched = self.painter.with_times(touched.drop("_n"), rows, moment)
+        after, changes = self.painter.fire(touched, labels, finished, rows.none(), moment)
+        windows = tables[WINDOWS] if gathered.gone is None else tables[WINDOWS].drop(gathered.gone)
+        tables[WINDOWS] = windows.put(after)
+        return changes
+
+    def _fire_due(self, tables: dict[str, Table], moment: Moment) -> tuple[pl.DataFrame, int]:
+        """Fire what the watermark or the clock has reached, and let go of what is past its lateness."""
+        windows = tables[WINDOWS]
+        due = windows.where(pl.col("due") <= moment.watermark)
+        if self.firing.has_deadlines:
+            awake = windows.where(pl.col("wake") <= moment.processing_time)
+            due = pl.concat([due, awake.filter(pl.col("due") > moment.watermark)])
+        if isinstance(self.windowing.where, Sliding):
+            points = tables[POINTS]
+            unneeded = points.where(pl.col("until") <= moment.watermark)
+            if unneeded.height:
+                tables[POINTS] = points.drop(unneeded.select(*self.windowing.by, "at"))
+        if not due.height:
+            return self.painter.none(due), 0
+        rows = self.painter.rows_of(due)
+        end, at = due[END].to_numpy(), due["due"].to_numpy()
+        unfinished = ~due["finished"].to_numpy()
+        reached = (at <= moment.watermark) & (at <= end)
+        called = unfinished & (reached | (due["wake"].to_numpy() <= moment.processing_time))
+        labels = np.where(called, self.firing.root.should_fire(rows, moment), 0)
+        finished = self.firing.root.on_fire(rows, labels > 0, moment)
+        gone = end + self.windowing.lateness_micros < moment.watermark
+        # What no pane has shown is shown when the window goes: nothing is lost in silence.
+        closing = gone & unfinished & (labels == 0) & (due["pending"].to_numpy() > 0)
+        labels = np.where(closing, len(self.firing.names) - 1, labels)
+        due = self.painter.with_times(due, rows, moment)
+        after, changes = self.painter.fire(due, labels, finished | closing, reached | closing, moment)
+        leaving = pl.col(END) + self.windowing.lateness_micros < moment.watermark
+        windows = windows.put(after.filter(~leaving))
+        evicted = after.filter(leaving).select(self.gathering.keys)
+        tables[WINDOWS] = windows.drop(evicted) if evicted.height else windows
+        return changes, evicted.height
+
+    def _wake_up(self, tables: dict[str, Table]) -> int | None:
+        windows, times = tables[WINDOWS], []
+        if self.firing.has_deadlines:
+            times.append(windows.where(pl.col("wake") < NEVER)["wake"].min())
+        if self.windowing.where.by is Time.PROCESSING:
+            times.append(windows.where(pl.col("due") < NEVER)["due"].min())
+        known = [int(time) for time in times if isinstance(time, int)]
+        return min(known, default=None)
