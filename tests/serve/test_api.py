@@ -8,7 +8,12 @@ import pytest
 from headwater.serve.api import create_app
 from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
+from headwater.store.facts import Kind
+from headwater.store.late import LateRow
 from headwater.store.sqlite import ViewShape
+
+INSTANT = pa.timestamp("us", tz="UTC")
+WINDOW = pa.struct([("start", INSTANT), ("end", INSTANT)])
 
 
 def test_status_is_what_the_other_addresses_say(shop, caller):
@@ -183,3 +188,54 @@ def test_our_own_mistakes_are_logged_and_not_shown(shop, caller, caplog):
         status, answer = caller.get("/api/v1/pipelines")
     assert (status, answer["error"]["message"]) == (500, "the server made a mistake; its log says more")
     assert "cannot answer GET /api/v1/pipelines" in caplog.text
+
+
+def test_late_rows_of_a_view(shop, caller):
+    late = LateRow(
+        operator="windowed-0",
+        key={"product": "tea"},
+        window_start=0,
+        window_end=60_000_000,
+        event_time=1_500_000,
+        late_by=2_500,
+        reason="expired",
+        last_pane=2,
+        row={"amount": 3},
+    )
+    nothing = pa.table({"product": pa.array([], pa.string()), "window": pa.array([], WINDOW), "revenue": []})
+    shop.views.commit_rows("revenue", nothing, run="run-1", batch=4, late_rows=[late])
+    assert caller.get("/api/v1/views/revenue/late") == (
+        200,
+        {
+            "view": "revenue",
+            "rows": [
+                {
+                    "number": 1,
+                    "batchId": 4,
+                    "operator": "windowed-0",
+                    "key": {"product": "tea"},
+                    "window": {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:01:00.000000Z"},
+                    "eventTime": "1970-01-01T00:00:01.500000Z",
+                    "lateByMs": 2.5,
+                    "reason": "expired",
+                    "lastPane": 2,
+                    "row": {"amount": 3},
+                    "reprocessed": False,
+                }
+            ],
+        },
+    )
+    assert caller.get("/api/v1/views/revenue/late?after=1")[1]["rows"] == []
+    [view] = caller.get("/api/v1/views")[1]["views"]
+    assert (view["lateRows"], view["lateRowsWaiting"]) == (1, 1)
+
+
+def test_facts_of_a_pipeline_by_kind(shop, caller):
+    shop.facts.add("revenue", {"state": "running", "batchId": 3}, at_ms=1)
+    shop.facts.add("revenue", {"batchId": 3, "operators": {}}, at_ms=2, kind=Kind.OPERATORS)
+    _, answer = caller.get("/api/v1/pipelines/revenue/facts?kind=operators")
+    assert answer["facts"] == [{"sequence": 1, "atMs": 2, "batchId": 3, "operators": {}}]
+    _, answer = caller.get("/api/v1/pipelines/revenue/facts")
+    assert answer["facts"] == [{"sequence": 1, "atMs": 1, "batchId": 3, "state": "running"}]
+    assert caller.get("/api/v1/pipelines/revenue/facts?kind=gossip")[0] == 400
+    assert caller.get("/api/v1/pipelines/costs/facts")[0] == 404

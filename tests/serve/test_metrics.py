@@ -1,20 +1,22 @@
-"""The log's figures over HTTP."""
+"""The figures of the log and the views over HTTP."""
 
 import urllib.request
 from typing import Any
 
 from headwater.serve.api import create_app
-from headwater.serve.metrics import metrics_route
+from headwater.serve.metrics import metrics_route, view_metrics
 from headwater.serve.server import HttpServer
 from headwater.transmit.embedded import Broker
 
 
 def test_prometheus_finds_the_embedded_log(shop: Any) -> None:
     with Broker() as broker:
-        app = create_app(shop.sources, extra_routes=[metrics_route(broker.metrics)])
+        app = create_app(shop.sources, extra_routes=[metrics_route([broker.metrics, view_metrics(shop.views)])])
         with (
             HttpServer(app, "127.0.0.1", 0) as http,
             urllib.request.urlopen(f"{http.url.rstrip('/')}/metrics", timeout=20) as page,
         ):
             assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            assert b"\nkafka_brokers 1\n" in page.read()
+            text = page.read()
+    assert b"\nkafka_brokers 1\n" in text
+    assert b'\nheadwater_view_late_rows_total{view="revenue"} 0\n' in text

@@ -219,3 +219,26 @@ def test_failing_function_of_the_user_is_reported_with_its_reason(
         run_once(app, spark, broker, tmp_path)
     fact = FactStore(tmp_path / "facts.db").latest("revenue")[0]
     assert fact.body["state"] == "failed"
+
+
+def test_query_that_fails_now_and_then_is_started_again_and_loses_nothing(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    from pyspark.sql.functions import udf
+
+    failures = tmp_path / "failures"
+
+    @udf("double")
+    def half(amount):  # type: ignore[no-untyped-def]
+        failed = len(failures.read_text()) if failures.exists() else 0
+        if failed < 2:
+            failures.write_text("x" * (failed + 1))
+            raise RuntimeError("this passes")
+        return amount / 2
+
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), order("coffee", 3.0)])
+    app = shop(lambda orders: orders.select("product", half("amount").alias("half")), key=["product"])
+    store = run_once(app, spark, broker, tmp_path)
+    assert store.rows("revenue") == [{"product": "coffee", "half": 1.5}, {"product": "tea", "half": 0.5}]
+    facts = [fact.body for fact in FactStore(tmp_path / "facts.db").latest("revenue", limit=100)]
+    assert [fact["error"] for fact in facts if fact["state"] == "waiting"] == 2 * ["RuntimeError: this passes"]

@@ -157,15 +157,15 @@ def _start_console(
         return None
     from headwater.console.pages import routes
     from headwater.serve.api import Sources, create_app
-    from headwater.serve.metrics import metrics_route
+    from headwater.serve.metrics import metrics_route, view_metrics
     from headwater.serve.rates import TopicRates
     from headwater.serve.server import HttpServer
 
     rates = TopicRates(_offsets_reader(servers), SystemClock())
     store, facts = stores
     sources = Sources(app=app.name, views=store, facts=facts, topics=rates)
-    more = [metrics_route(broker.metrics)] if broker else []
-    http = create_app(sources, extra_routes=[*more, *routes()])
+    figures = [*([broker.metrics] if broker else []), view_metrics(store)]
+    http = create_app(sources, extra_routes=[metrics_route(figures), *routes()])
     server = stack.enter_context(HttpServer(http, *settings.http))
     say(f"console at {server.url}")
     return server.url

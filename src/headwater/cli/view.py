@@ -25,7 +25,7 @@ def list_views(data: DataOption = DATA, output: OutputOption = OutputFormat.TEXT
 
     Example: headwater view list
     """
-    store = _open(data)
+    store = open_store(data)
     views = [(shape.name, list(shape.key), store.count(shape.name)) for shape in store.views()]
     if output is OutputFormat.JSON:
         print_json({"views": [dict(zip(("name", "key", "rows"), view, strict=True)) for view in views]})
@@ -46,7 +46,7 @@ def rows(
 
     Example: headwater view rows revenue --order-by revenue --descending --limit 10
     """
-    store = _open(data)
+    store = open_store(data)
     found = store.rows(view, order_by=order_by, descending=descending, limit=limit)
     _print_rows(store, view, found, output)
     total = store.count(view)
@@ -65,7 +65,7 @@ def get(
 
     Example: headwater view get revenue tea
     """
-    store = _open(data)
+    store = open_store(data)
     found = store.rows(view, key=key)
     if not found:
         if output is OutputFormat.JSON:
@@ -76,7 +76,8 @@ def get(
     _print_rows(store, view, found, output)
 
 
-def _open(data: Path) -> "ViewStore":
+def open_store(data: Path) -> "ViewStore":
+    """The views of the app whose data is in a directory, to be read."""
     from headwater.store.sqlite import ViewStore
 
     if not data.is_dir():

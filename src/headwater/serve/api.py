@@ -25,11 +25,13 @@ from headwater.serve.rates import sampling
 from headwater.serve.status import (
     Sources,
     describe_columns,
+    describe_late,
     read_pipelines,
     read_status,
     read_topics,
     read_views,
 )
+from headwater.store.facts import FACTS_KEPT, Kind
 from headwater.store.sqlite import ViewShape
 
 __all__ = ["Sources", "create_app"]
@@ -84,10 +86,12 @@ def _api_routes() -> list[Route]:
         Route(f"{_ROOT}/status/stream", _status_stream),
         Route(f"{_ROOT}/topics", _topics),
         Route(f"{_ROOT}/pipelines", _pipelines),
+        Route(f"{_ROOT}/pipelines/{{pipeline}}/facts", _facts),
         Route(f"{_ROOT}/views", _views),
         Route(f"{_ROOT}/views/{{view}}/rows", _rows),
         Route(f"{_ROOT}/views/{{view}}/rows/{{key:path}}", _rows_of_key),
         Route(f"{_ROOT}/views/{{view}}/changes", _changes),
+        Route(f"{_ROOT}/views/{{view}}/late", _late),
     ]
 
 
@@ -108,6 +112,30 @@ def _topics(request: Request) -> Response:
 
 def _pipelines(request: Request) -> Response:
     return JSONResponse({"pipelines": read_pipelines(_sources(request))})
+
+
+def _facts(request: Request) -> Response:
+    facts, name, asked = _sources(request).facts, request.path_params["pipeline"], request.query_params
+    known = facts.queries()
+    if name not in known:
+        raise NotFoundError(f"there is no pipeline {name!r}; there are: {', '.join(known) or 'none yet'}")
+    kind = asked.get("kind", Kind.BATCH)
+    if kind not in list(Kind):
+        raise InvalidError(f"kind must be one of {', '.join(Kind)}, not {kind!r}")
+    limit = _integer("limit", asked.get("limit", str(FACTS_KEPT)), smallest=1, largest=FACTS_KEPT)
+    found = facts.latest(name, kind=Kind(kind), limit=limit)
+    bodies = [{"sequence": fact.sequence, "atMs": fact.at_ms, **fact.body} for fact in found]
+    return JSONResponse({"pipeline": name, "kind": kind, "facts": bodies})
+
+
+def _late(request: Request) -> Response:
+    shape, asked = _shape(request), request.query_params
+    rows = _sources(request).views.late_rows(
+        shape.name,
+        after=_integer("after", asked.get("after", "0"), smallest=0),
+        limit=_integer("limit", asked.get("limit", str(ROWS_DEFAULT)), smallest=1, largest=ROWS_MAX),
+    )
+    return JSONResponse({"view": shape.name, "rows": [describe_late(row) for row in rows]})
 
 
 def _views(request: Request) -> Response:

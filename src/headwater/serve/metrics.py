@@ -1,18 +1,45 @@
-"""The log's figures on the app's own HTTP server, for Prometheus."""
+"""Figures for Prometheus on the app's own HTTP server: the log's, and the views'."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from headwater.store.sqlite import ViewStore
+
 CONTENT_TYPE = "text/plain; version=0.0.4"
 
+Render = Callable[[], str]
 
-def metrics_route(render: Callable[[], str]) -> Route:
-    """GET /metrics. `render` may take its time: it is called in a thread of its own."""
+
+def metrics_route(renders: Sequence[Render]) -> Route:
+    """GET /metrics: what all say. They may take their time: they are called in a thread of their own."""
 
     def metrics(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(render(), media_type=CONTENT_TYPE)
+        return PlainTextResponse("".join(render() for render in renders), media_type=CONTENT_TYPE)
 
     return Route("/metrics", metrics)
+
+
+def view_metrics(views: ViewStore) -> Render:
+    """The rows of each view, and those that came too late for it: an alert on these hears of every one."""
+
+    def render() -> str:
+        late = views.late_counts()
+        shapes = views.views()
+        rows = [f'headwater_view_rows{{view="{s.name}"}} {views.count(s.name)}' for s in shapes]
+        total = [
+            f'headwater_view_late_rows_total{{view="{s.name}"}} {late.get(s.name, (0, 0))[0]}' for s in shapes
+        ]
+        lines = [
+            "# HELP headwater_view_rows Rows of a view.",
+            "# TYPE headwater_view_rows gauge",
+            *rows,
+            "# HELP headwater_view_late_rows_total Rows that came after their window had closed.",
+            "# TYPE headwater_view_late_rows_total counter",
+            *total,
+        ]
+        return "\n".join(lines) + "\n"
+
+    return render

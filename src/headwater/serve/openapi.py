@@ -44,6 +44,13 @@ def _operations() -> dict[str, Json]:
         "/pipelines": _get(
             "The pipelines and their last batches", _json(_object(pipelines=_list(_ref("Pipeline"))))
         ),
+        "/pipelines/{pipeline}/facts": _get(
+            "What a pipeline's last batches did, with the offsets they read; or what its stateful operators hold",
+            _json(_object(pipeline=_TEXT, kind=_TEXT, facts=_list({"type": "object"}))),
+            _parameter("pipeline", "path", _TEXT, "the pipeline's name"),
+            _parameter("kind", "query", {"enum": ["batch", "operators"], "default": "batch"}),
+            _parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": 300, "default": 300}),
+        ),
         "/views": _get("The views and their shapes", _json(_object(views=_list(_ref("View"))))),
         "/views/{view}/rows": _get("Rows of a view", _json(_ref("Rows")), view, prefix, *page),
         "/views/{view}/rows/{key}": _get(
@@ -55,6 +62,13 @@ def _operations() -> dict[str, Json]:
             view,
             after,
             last_id,
+        ),
+        "/views/{view}/late": _get(
+            "The rows that came after their window had closed",
+            _json(_object(view=_TEXT, rows=_list(_ref("LateRow")))),
+            view,
+            _parameter("after", "query", _COUNT, "the number of the last row you have"),
+            page[0],
         ),
     }
 
@@ -93,7 +107,28 @@ def _schemas() -> Json:
             error={"type": ["string", "null"]},
             history=_list(batch),
         ),
-        "View": _object(name=_TEXT, key=_list(_TEXT), columns=columns, rows=_COUNT, position=_COUNT),
+        "View": _object(
+            name=_TEXT,
+            key=_list(_TEXT),
+            columns=columns,
+            rows=_COUNT,
+            position=_COUNT,
+            lateRows=_COUNT,
+            lateRowsWaiting=_COUNT,
+        ),
+        "LateRow": _object(
+            number=_COUNT,
+            batchId=_COUNT,
+            operator=_TEXT,
+            key={"type": "object"},
+            window=_object(start=_TEXT, end=_TEXT),
+            eventTime=_TEXT,
+            lateByMs={"type": "number"},
+            reason={"enum": ["expired", "closed"]},
+            lastPane=_MAYBE_COUNT,
+            row={"type": "object"},
+            reprocessed={"type": "boolean"},
+        ),
         "Rows": _object(view=_TEXT, columns=columns, rows=_list({"type": "object"}), position=_COUNT),
         "Change": _object(
             op={"enum": ["c", "u", "d"]}, key=_list({}), before=_MAYBE_ROW, after=_MAYBE_ROW, position=_COUNT

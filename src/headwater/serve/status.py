@@ -6,13 +6,16 @@ Field names of pipelines are those of Spark's StreamingQueryProgress.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from headwater.serve.rates import TopicRate, TopicRates
 from headwater.store.facts import FACTS_KEPT, Fact, FactStore
+from headwater.store.late import LateRow
 from headwater.store.sqlite import ViewShape, ViewStore
 
 HISTORY_KEPT = 60
+EPOCH = datetime(1970, 1, 1)  # without a zone, because it is written as UTC
 
 Json = dict[str, Any]
 
@@ -50,12 +53,30 @@ def read_pipelines(sources: Sources) -> list[Json]:
 
 def read_views(sources: Sources) -> list[Json]:
     """The views with their shape, their size and how far they have come."""
-    return [_view(shape, sources.views) for shape in sources.views.views()]
+    late = sources.views.late_counts()
+    return [_view(shape, sources.views, late.get(shape.name, (0, 0))) for shape in sources.views.views()]
 
 
 def describe_columns(shape: ViewShape) -> list[Json]:
     """A view's columns, in order."""
     return [{"name": column.name, "type": column.type} for column in shape.columns]
+
+
+def describe_late(row: LateRow) -> Json:
+    """A row of the late ledger; times as in a view's rows, durations in milliseconds."""
+    return {
+        "number": row.number,
+        "batchId": row.batch,
+        "operator": row.operator,
+        "key": row.key,
+        "window": {"start": _time(row.window_start), "end": _time(row.window_end)},
+        "eventTime": _time(row.event_time),
+        "lateByMs": row.late_by / 1000,
+        "reason": row.reason,
+        "lastPane": row.last_pane,
+        "row": row.row,
+        "reprocessed": row.reprocessed,
+    }
 
 
 def summarize(query: str, facts: Sequence[Fact]) -> Json:
@@ -91,14 +112,21 @@ def _topic(topic: TopicRate) -> Json:
     }
 
 
-def _view(shape: ViewShape, views: ViewStore) -> Json:
+def _view(shape: ViewShape, views: ViewStore, late: tuple[int, int]) -> Json:
     return {
         "name": shape.name,
         "key": list(shape.key),
         "columns": describe_columns(shape),
         "rows": views.count(shape.name),
         "position": views.position(shape.name),
+        "lateRows": late[0],
+        "lateRowsWaiting": late[1],
     }
+
+
+def _time(micros: int) -> str:
+    """As a view's rows write times; the ends of time, which a global window has, included."""
+    return (EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _newest(facts: Sequence[Fact], name: str) -> Any:

@@ -5,11 +5,9 @@ Everything a query needs to go on after a crash is below the app's data director
 """
 
 import json
-import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,14 @@ from headwater.app import App, Topic, View
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
+from headwater.spark.failures import Failure, Retries, read_failure
 from headwater.spark.offsets import BOOTSTRAP, from_json
 from headwater.spark.rows import bad_records, good_rows
 from headwater.spark.sink import BatchFunction, dead_letter_sink, view_sink
 from headwater.spark.source import HeadwaterSource
+from headwater.spark.spool import Spool
 from headwater.store.columns import Column
-from headwater.store.facts import FactStore
+from headwater.store.facts import FactStore, Kind
 from headwater.store.sqlite import ViewShape, ViewStore
 from headwater.transmit.client import LATEST, Client
 
@@ -38,9 +38,6 @@ OFFSETS_PER_TRIGGER_MAX = 500_000
 """Bounds a batch's memory; large enough that a backlog is worked off at full speed."""
 
 WATCH_EVERY_S = 0.5
-
-_RAISED = re.compile(r"[A-Za-z_][\w.]*: .")
-"""The last line of a Python traceback; the ones before it are indented."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +68,12 @@ class Pipeline:
         self._settings = settings
         self._clock = clock
         self._queries: dict[str, StreamingQuery] = {}
+        self._starters: dict[str, Callable[[], StreamingQuery]] = {}
+        self._retries = Retries()
+        self._due: dict[str, float] = {}
         self._noted: dict[str, Any] = {}
+        self._read_before: dict[str, int] = {}
+        """Rows read by queries that failed and have a successor."""
 
     def start(self) -> None:
         """Check every view, then start every query; nothing is started if anything is wrong."""
@@ -80,21 +82,27 @@ class Pipeline:
         for view, rows in views:
             self._store.declare(_shape(view, rows))
         for view, rows in views:
-            self._start(view.name, rows, view_sink(self._store, view), VIEW_TRIGGER)
+            sink = view_sink(self._store, view, self._spool(view), self._note_operators)
+            self._start(view.name, rows, sink, VIEW_TRIGGER)
         for topic, records in misfits:
             sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, self._clock)
             self._start(topic.dead_letters, records, sink, DEAD_LETTER_TRIGGER)
 
     def run(self, *, until: float | None = None) -> None:
-        """Watch over the queries until they end, one fails, or the monotonic time `until` is reached."""
-        while any(query.isActive for query in self._queries.values()):
+        """Watch over the queries until they end, one is given up, or the monotonic time `until` is reached.
+
+        A query that fails is started again, from where it was; one that fails over and over is given up.
+        """
+        while True:
+            # Asked before failures are tended: a query that ended since then is looked at once more.
+            settled = not self._due and not any(query.isActive for query in self._queries.values())
             self.note_progress()
-            self._raise_failure()
+            self._tend_failures()
+            if settled and not self._due:
+                return
             if until is not None and self._clock.monotonic() >= until:
                 return
             time.sleep(WATCH_EVERY_S)
-        self.note_progress()
-        self._raise_failure()
 
     def note_progress(self) -> None:
         """Record what the queries have done since the last call."""
@@ -115,10 +123,7 @@ class Pipeline:
 
     def rows_read(self) -> dict[str, int]:
         """How many records each query has read since the start."""
-        return {
-            name: sum(progress.numInputRows for progress in query.recentProgress)
-            for name, query in self._queries.items()
-        }
+        return {name: self._read_before.get(name, 0) + _rows_read(q) for name, q in self._queries.items()}
 
     # -- building ---------------------------------------------------------------------------------------------
 
@@ -134,6 +139,9 @@ class Pipeline:
             .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
             .load()
         )
+
+    def _spool(self, view: View) -> Spool:
+        return Spool(str(self._settings.data / "spool" / view.name))
 
     def _build(self, view: View) -> DataFrame:
         """Call the view's function; what is wrong in it is told as the user's mistake, with the view's name."""
@@ -173,8 +181,12 @@ class Pipeline:
             self._queries[name] = writer.start()
         except PySparkException as error:
             raise InvalidError(f"cannot start view {name!r}: {_first_line(error)}") from error
+        self._starters[name] = writer.start
 
     # -- watching ---------------------------------------------------------------------------------------------
+
+    def _note_operators(self, view: str, body: dict[str, Any]) -> None:
+        self._facts.add(view, body, at_ms=self._clock.now_ms(), kind=Kind.OPERATORS)
 
     def _fact(self, query: StreamingQuery, progress: Any) -> dict[str, Any]:
         return {
@@ -185,6 +197,10 @@ class Pipeline:
             "processedRowsPerSecond": progress.processedRowsPerSecond,
             "durationMs": dict(progress.durationMs),
             "behindRecords": self._behind(progress.sources),
+            "sources": [
+                {"startOffset": _offsets(source.startOffset), "endOffset": _offsets(source.endOffset)}
+                for source in progress.sources
+            ],
             "error": None,
         }
 
@@ -200,16 +216,34 @@ class Pipeline:
             return None
         return sum(max(0, latest[tp] - offset) for tp, offset in read.items())
 
-    def _raise_failure(self) -> None:
-        for name, query in self._queries.items():
+    def _tend_failures(self) -> None:
+        """Start failed queries again after a pause; raise for one that is given up."""
+        for name, query in list(self._queries.items()):
+            if name in self._due:
+                if self._clock.monotonic() >= self._due[name]:
+                    del self._due[name]
+                    self._read_before[name] = self._read_before.get(name, 0) + _rows_read(query)
+                    self._queries[name] = self._starters[name]()
+                continue
             error = query.exception()
-            if error is not None:
-                message = _cause(str(error))
-                self._facts.add(name, {"state": "failed", "error": message}, at_ms=self._clock.now_ms())
+            if error is None:
+                continue
+            failure = read_failure(str(error))
+            pause = self._retries.pause(name, failure, progressed=query.lastProgress is not None)
+            self._note_failure(name, failure, "failed" if pause is None else "waiting")
+            if pause is None:
                 raise HeadwaterError(
-                    f"query {name!r} failed: {message}",
+                    f"query {name!r} failed: {failure.reason}",
                     hint="mend the cause and start again: it goes on where it was",
                 ) from error
+            self._due[name] = self._clock.monotonic() + pause
+
+    def _note_failure(self, name: str, failure: Failure, state: str) -> None:
+        self._facts.add(name, {"state": state, "error": failure.reason}, at_ms=self._clock.now_ms())
+
+
+def _rows_read(query: StreamingQuery) -> int:
+    return sum(progress.numInputRows for progress in query.recentProgress)
 
 
 def _shape(view: View, rows: DataFrame) -> ViewShape:
@@ -228,17 +262,6 @@ def _first_line(error: PySparkException) -> str:
     """Spark's message without the plan that follows it."""
     message = (error.getMessage() if hasattr(error, "getMessage") else None) or str(error)
     return message.strip().splitlines()[0]
-
-
-def _cause(message: str) -> str:
-    """The line that says what went wrong, out of the tracebacks of two languages that Spark wraps around it."""
-    words, _, _ = message.partition("=== Streaming Query ===")
-    lines = [line for line in words.splitlines() if line.strip()]
-    raised = [line for before, line in pairwise(lines) if before.startswith("  ") and _RAISED.match(line)]
-    if not raised:
-        return lines[0].strip() if lines else "no reason was given"
-    kind, _, reason = raised[-1].partition(": ")
-    return reason if kind.startswith("headwater.") else raised[-1]
 
 
 def _line_of(view: View, error: BaseException) -> str:

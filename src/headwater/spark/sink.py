@@ -6,6 +6,7 @@ a crash the sink reads back what it had written of the batch, and writes the res
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -14,22 +15,30 @@ from headwater.app import Topic, View
 from headwater.clock import Clock
 from headwater.record import Record, TopicPartition
 from headwater.spark.rows import explain_misfit
+from headwater.spark.spool import Spool, summarize_operators
 from headwater.store.sqlite import Progress, ViewStore
 from headwater.transmit.batch import decode_batch, encode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 
 BatchFunction = Callable[[DataFrame, int], None]
+NoteFacts = Callable[[str, dict[str, Any]], None]
 
 ORIGIN_HEADERS = ("headwater.topic", "headwater.partition", "headwater.offset")
 REASON_HEADER = "headwater.reason"
 _BATCH_RECORDS = 500
 
 
-def view_sink(store: ViewStore, view: View) -> BatchFunction:
-    """Upsert each batch into the view."""
+def view_sink(store: ViewStore, view: View, spool: Spool, note: NoteFacts) -> BatchFunction:
+    """Upsert each batch into the view, its late rows into the ledger, and note what its operators said."""
 
     def write(rows: DataFrame, batch: int) -> None:
-        store.commit_rows(view.name, rows.toArrow(), run=_run_of(rows), batch=batch)
+        table = rows.toArrow()  # The steps run now, and leave their files.
+        run = _run_of(rows)
+        store.commit_rows(view.name, table, run=run, batch=batch, late_rows=spool.late(run, batch))
+        facts = spool.facts(run, batch)
+        if facts:
+            note(view.name, {"batchId": batch, "operators": summarize_operators(facts)})
+        spool.clear(run, through=batch)
 
     return write
 

@@ -2,7 +2,7 @@
 
 The console and the commands are drawn from these alone. They may be lost in a crash without harm, so they are
 kept apart from the views (`facts.db`) and written without waiting for the disk. The last FACTS_KEPT of each
-query are kept. A fact's body uses the names of Spark's StreamingQueryProgress.
+query and kind are kept. A fact about a batch uses the names of Spark's StreamingQueryProgress.
 
 Thread-safe: every call uses the calling thread's own connection.
 """
@@ -11,21 +11,29 @@ import json
 import sqlite3
 import threading
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 FACTS_KEPT = 300
 
 _SCHEMA = """
-create table if not exists facts (
-    query text not null, sequence integer not null, at_ms integer not null, body text not null,
-    primary key (query, sequence)) without rowid;
+create table if not exists facts_by_kind (
+    query text not null, kind text not null, sequence integer not null, at_ms integer not null, body text not null,
+    primary key (query, kind, sequence)) without rowid;
 """
+
+
+class Kind(StrEnum):
+    """What a fact is about: a query's batch or its state, or the stateful operators inside it."""
+
+    BATCH = "batch"
+    OPERATORS = "operators"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One fact about a query; `sequence` grows by one with each fact of that query."""
+    """One fact about a query; `sequence` grows by one with each fact of that query and kind."""
 
     query: str
     sequence: int
@@ -42,24 +50,29 @@ class FactStore:
         self._local = threading.local()
         self._connection().executescript(_SCHEMA)
 
-    def add(self, query: str, body: dict[str, Any], *, at_ms: int) -> None:
+    def add(self, query: str, body: dict[str, Any], *, at_ms: int, kind: Kind = Kind.BATCH) -> None:
         """Append a fact and forget those that are too old."""
         db = self._connection()
         db.execute("begin immediate")
-        last = db.execute("select max(sequence) from facts where query = ?", (query,)).fetchone()[0] or 0
-        db.execute("insert into facts values (?, ?, ?, ?)", (query, last + 1, at_ms, json.dumps(body)))
-        db.execute("delete from facts where query = ? and sequence <= ?", (query, last + 1 - FACTS_KEPT))
+        ours = "from facts_by_kind where query = ? and kind = ?"
+        last = db.execute(f"select max(sequence) {ours}", (query, kind)).fetchone()[0] or 0
+        db.execute(
+            "insert into facts_by_kind values (?, ?, ?, ?, ?)", (query, kind, last + 1, at_ms, json.dumps(body))
+        )
+        db.execute(f"delete {ours} and sequence <= ?", (query, kind, last + 1 - FACTS_KEPT))
         db.execute("commit")
 
     def queries(self) -> list[str]:
         """The queries of which there are facts."""
-        return [name for (name,) in self._connection().execute("select distinct query from facts order by 1")]
+        found = self._connection().execute("select distinct query from facts_by_kind order by 1")
+        return [name for (name,) in found]
 
-    def latest(self, query: str, *, limit: int = 1) -> list[Fact]:
-        """The last facts of a query, oldest first."""
+    def latest(self, query: str, *, limit: int = 1, kind: Kind = Kind.BATCH) -> list[Fact]:
+        """The last facts of a kind about a query, oldest first."""
         found = self._connection().execute(
-            "select sequence, at_ms, body from facts where query = ? order by sequence desc limit ?",
-            (query, limit),
+            "select sequence, at_ms, body from facts_by_kind where query = ? and kind = ? "
+            "order by sequence desc limit ?",
+            (query, kind, limit),
         )
         facts = [Fact(query=query, sequence=s, at_ms=at, body=json.loads(body)) for s, at, body in found]
         return facts[::-1]

@@ -5,6 +5,7 @@ Tables, all in `views.db`:
     headwater_views      name, key columns, all columns       what there is
     headwater_progress   query -> run, batch                  how far each query has come
     headwater_changes    view, position, op, before, after    the last CHANGES_KEPT changes of each view
+    headwater_late       view, number, row, how late, ...     rows that came after their window had closed
     view_<name>          _key, then the view's columns        the rows
 
 A batch's rows and its number are written in one transaction, and a number that is already there is skipped:
@@ -28,7 +29,9 @@ import pyarrow as pa
 
 from headwater.change import Change, Op
 from headwater.errors import ConflictError, InvalidError
+from headwater.store import late
 from headwater.store.columns import Column, Value, decode_value, encode_column, parse_value, sorting
+from headwater.store.late import LateRow
 
 CHANGES_KEPT = 10_000
 """Enough for a browser tab to come back after minutes and miss nothing; older followers start from the rows."""
@@ -48,6 +51,7 @@ create table if not exists headwater_changes (
     primary key (view, position)) without rowid;
 create table if not exists headwater_counters (
     name text primary key, value integer not null);
+{late}
 commit;
 """
 
@@ -89,7 +93,7 @@ class ViewStore:
             self._check_readable()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection().executescript(_SCHEMA)
+            self._connection().executescript(_SCHEMA.format(late=late.SCHEMA))
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -121,7 +125,9 @@ class ViewStore:
         """How far `query` has come; None if it has never committed."""
         return self._progress(self._connection(), query)
 
-    def commit_rows(self, view: str, rows: pa.Table, *, run: str, batch: int) -> bool:
+    def commit_rows(
+        self, view: str, rows: pa.Table, *, run: str, batch: int, late_rows: Sequence[LateRow] = ()
+    ) -> bool:
         """Upsert one batch of rows by key, with its number; False if that batch is already there."""
         with self._write() as db:
             known = self._progress(db, view)
@@ -131,9 +137,18 @@ class ViewStore:
             position = self._position(db, view)
             if known is not None and known.run != run:
                 position = self._clear(db, shape, position)
+                late.clear_late(db, view)
+            late.add_late(db, view, batch, late_rows)
             self._upsert(db, shape, _encode_rows(shape, rows), position)
             self._set_progress(db, view, Progress(run=run, batch=batch, note={}))
             return True
+
+    def commit_late(self, view: str, rows: pa.Table, numbers: Sequence[int]) -> None:
+        """Upsert what was computed again with late rows, and note of these that they are now in."""
+        with self._write() as db:
+            shape = self._shape(db, view)
+            self._upsert(db, shape, _encode_rows(shape, rows), self._position(db, view))
+            late.mark_reprocessed(db, view, numbers)
 
     def commit_progress(self, query: str, progress: Progress, *, counts: dict[str, int] | None = None) -> None:
         """Note how far a query without a view has come, and set counters, in one transaction."""
@@ -205,6 +220,14 @@ class ViewStore:
             (view, after, limit),
         )
         return [_decode_change(shape, *row) for row in found]
+
+    def late_rows(self, view: str, *, after: int = 0, limit: int = 1000) -> list[LateRow]:
+        """The rows that came too late for the view, behind a number, in the order they came."""
+        return late.read_late(self._connection(), self.shape(view).name, after=after, limit=limit)
+
+    def late_counts(self) -> dict[str, tuple[int, int]]:
+        """For each view with late rows: how many, and how many still to be reprocessed."""
+        return late.count_late(self._connection())
 
     def close(self) -> None:
         """Close this thread's connection; other threads' close with their threads."""

@@ -12,6 +12,7 @@ export function assess(status) {
     silence(topics) ??
     emptiness(topics) ??
     stopped(pipelines) ??
+    retry(pipelines) ??
     starting(pipelines) ??
     backlog(pipelines) ??
     flow(topics, pipelines)
@@ -23,6 +24,13 @@ function failure(pipelines) {
   if (!failed) return null;
   const reason = (failed.error ?? "no reason was given").split("\n")[0];
   return { tone: "bad", text: `Pipeline ${failed.name} failed: ${reason}`, target: failed.name };
+}
+
+function retry(pipelines) {
+  const waiting = pipelines.find((pipeline) => pipeline.state === "waiting");
+  if (!waiting) return null;
+  const reason = (waiting.error ?? "no reason was given").split("\n")[0];
+  return { tone: "warn", text: `Pipeline ${waiting.name} will try again: ${reason}`, target: waiting.name };
 }
 
 function silence(topics) {

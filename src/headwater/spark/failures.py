@@ -1,0 +1,67 @@
+"""Failed queries: what Spark says of one, in a line, and whether starting it again makes sense.
+
+A query goes on from its checkpoint, and its sink skips what it has, so a second try can do no harm. Most failures
+of a long-running query pass by themselves: a worker was killed, a disk was full for a moment, the log was away.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from headwater import errors
+
+TRIES_MAX = 4
+"""In a row, without a batch in between. What fails as often is no accident."""
+
+PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*: .")
+"""The last line of a Python traceback; the ones before it are indented."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a query ended; `error` is the class of ours that says so, if it was one of ours."""
+
+    reason: str
+    error: type[errors.HeadwaterError] | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether it would fail in the same way for ever."""
+        return self.error is not None and not self.error.retriable
+
+    @property
+    def passing(self) -> bool:
+        """Whether it is known to pass, however long that takes."""
+        return self.error is not None and self.error.retriable
+
+
+class Retries:
+    """How often each query has failed in a row, and so when it may try again."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, int] = {}
+
+    def pause(self, query: str, failure: Failure, *, progressed: bool) -> float | None:
+        """Seconds to wait before the query is started again; None where it is given up.
+
+        `progressed` says that a batch was finished since the last start.
+        """
+        failed = 1 if progressed else self._failures.get(query, 0) + 1
+        self._failures[query] = failed
+        if failure.final or (failed >= TRIES_MAX and not failure.passing):
+            return None
+        return min(PAUSE_S * 2.0 ** (failed - 1), PAUSE_MAX_S)
+
+
+def read_failure(text: str) -> Failure:
+    """The line that says what went wrong, out of the tracebacks of two languages that Spark wraps around it."""
+    words, _, _ = text.partition("=== Streaming Query ===")
+    lines = [line for line in words.splitlines() if line.strip()]
+    raised = [line for before, line in pairwise(lines) if before.startswith("  ") and _RAISED.match(line)]
+    if not raised:
+        return Failure(lines[0].strip() if lines else "no reason was given")
+    kind, _, reason = raised[-1].partition(": ")
+    ours = getattr(errors, kind.rpartition(".")[2], None) if kind.startswith("headwater.") else None
+    return Failure(raised[-1]) if ours is None else Failure(reason, ours)

@@ -1,0 +1,109 @@
+"""The late ledger: every row that came after its window had closed, with how late it was and what it missed.
+
+It is kept in the views' file, and written in the transaction of the batch that found the rows late. So a row is
+in its window or in the ledger, never in both and never in neither, whatever is killed in between.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SCHEMA = """
+create table if not exists headwater_late (
+    view text not null, number integer not null, batch integer not null, operator text not null,
+    key text not null, window_start integer not null, window_end integer not null, event_time integer not null,
+    late_by integer not null, reason text not null, last_pane integer, row text not null,
+    reprocessed integer not null default 0,
+    primary key (view, number)) without rowid;
+"""
+
+_COLUMNS = """
+    number, batch, operator, key, window_start, window_end, event_time, late_by, reason, last_pane, row,
+    reprocessed
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateRow:
+    """A row that no window took; times are microseconds since 1970, UTC.
+
+    `late_by` is how far behind the watermark it was, `last_pane` the number of the last pane that its window had
+    emitted (None if that is no longer known). `number` grows by one with each late row of a view.
+    """
+
+    operator: str
+    key: dict[str, Any]
+    window_start: int
+    window_end: int
+    event_time: int
+    late_by: int
+    reason: str
+    last_pane: int | None
+    row: dict[str, Any]
+    batch: int = -1
+    number: int = 0
+    reprocessed: bool = False
+
+
+def add_late(db: sqlite3.Connection, view: str, batch: int, rows: Iterable[LateRow]) -> None:
+    """Append the late rows of a batch, in the caller's transaction."""
+    last = db.execute("select max(number) from headwater_late where view = ?", (view,)).fetchone()[0] or 0
+    db.executemany(
+        "insert into headwater_late values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+        (
+            (
+                *(view, number, batch, row.operator, json.dumps(row.key), row.window_start, row.window_end),
+                *(row.event_time, row.late_by, row.reason, row.last_pane, json.dumps(row.row)),
+            )
+            for number, row in enumerate(rows, last + 1)
+        ),
+    )
+
+
+def clear_late(db: sqlite3.Connection, view: str) -> None:
+    """Forget a view's late rows: it starts anew, and what was late may not be late again."""
+    db.execute("delete from headwater_late where view = ?", (view,))
+
+
+def read_late(db: sqlite3.Connection, view: str, *, after: int, limit: int) -> list[LateRow]:
+    """The late rows of a view behind a number, in the order they came."""
+    found = db.execute(
+        f"select {_COLUMNS} from headwater_late where view = ? and number > ? order by number limit ?",
+        (view, after, limit),
+    )
+    return [_row(*values) for values in found]
+
+
+def count_late(db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+    """For each view with late rows: how many there are, and how many of them are still to be reprocessed."""
+    found = db.execute(
+        "select view, count(*), sum(1 - reprocessed) from headwater_late group by view order by view"
+    )
+    return {view: (total, waiting) for view, total, waiting in found}
+
+
+def mark_reprocessed(db: sqlite3.Connection, view: str, numbers: Sequence[int]) -> None:
+    """Note that the windows of these rows have been computed again, with them."""
+    db.executemany(
+        "update headwater_late set reprocessed = 1 where view = ? and number = ?", ((view, n) for n in numbers)
+    )
+
+
+def _row(*values: Any) -> LateRow:
+    number, batch, operator, key, start, end, at, late_by, reason, last_pane, row, reprocessed = values
+    return LateRow(
+        operator=operator,
+        key=json.loads(key),
+        window_start=start,
+        window_end=end,
+        event_time=at,
+        late_by=late_by,
+        reason=reason,
+        last_pane=last_pane,
+        row=json.loads(row),
+        batch=batch,
+        number=number,
+        reprocessed=bool(reprocessed),
+    )

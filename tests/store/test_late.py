@@ -1,0 +1,75 @@
+"""The late ledger: in the transaction of the batch, once, and forgotten with the run."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from headwater.store.columns import Column
+from headwater.store.late import LateRow
+from headwater.store.sqlite import ViewShape, ViewStore
+
+SHAPE = ViewShape(
+    name="totals", key=("product",), columns=(Column("product", "string"), Column("total", "bigint"))
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ViewStore:
+    store = ViewStore(tmp_path / "views.db")
+    store.declare(SHAPE)
+    return store
+
+
+def rows(**totals: int) -> pa.Table:
+    return pa.table({"product": list(totals), "total": pa.array(totals.values(), pa.int64())})
+
+
+def late(amount: int) -> LateRow:
+    return LateRow(
+        operator="windowed-0",
+        key={"product": "tea"},
+        window_start=0,
+        window_end=60_000_000,
+        event_time=1_000_000,
+        late_by=5_000_000,
+        reason="expired",
+        last_pane=None,
+        row={"product": "tea", "amount": amount},
+    )
+
+
+def test_late_rows_are_numbered_in_the_order_they_came(store: ViewStore) -> None:
+    store.commit_rows("totals", rows(tea=1), run="a", batch=0, late_rows=[late(1), late(2)])
+    store.commit_rows("totals", rows(tea=2), run="a", batch=1, late_rows=[late(3)])
+    found = store.late_rows("totals")
+    assert [(row.number, row.batch, row.row["amount"]) for row in found] == [(1, 0, 1), (2, 0, 2), (3, 1, 3)]
+    assert [row.number for row in store.late_rows("totals", after=1, limit=1)] == [2]
+    assert store.late_counts() == {"totals": (3, 3)}
+
+
+def test_batch_that_comes_again_adds_nothing(store: ViewStore) -> None:
+    for _ in range(2):
+        store.commit_rows("totals", rows(tea=1), run="a", batch=0, late_rows=[late(1)])
+    assert store.late_counts() == {"totals": (1, 1)}
+
+
+def test_new_run_starts_with_an_empty_ledger(store: ViewStore) -> None:
+    store.commit_rows("totals", rows(tea=1), run="a", batch=0, late_rows=[late(1)])
+    store.commit_rows("totals", rows(tea=1), run="b", batch=0)
+    assert store.late_rows("totals") == []
+
+
+def test_failed_commit_leaves_no_late_row(store: ViewStore) -> None:
+    broken = pa.table({"product": ["tea"]})
+    with pytest.raises(KeyError):
+        store.commit_rows("totals", broken, run="a", batch=0, late_rows=[late(1)])
+    assert store.late_rows("totals") == []
+
+
+def test_reprocessed_rows_are_marked_with_the_rows_that_hold_them(store: ViewStore) -> None:
+    store.commit_rows("totals", rows(tea=1), run="a", batch=0, late_rows=[late(1), late(2)])
+    store.commit_late("totals", rows(tea=2), [1])
+    assert store.rows("totals") == [{"product": "tea", "total": 2}]
+    assert [row.reprocessed for row in store.late_rows("totals")] == [True, False]
+    assert store.late_counts() == {"totals": (2, 1)}
