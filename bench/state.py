@@ -4,13 +4,15 @@
                   [--write]
 
 A running sum and a tumbling window over string keys. Each query first takes large micro-batches that fill the
-state, then small ones of 10,000 rows over the state that is there; sides take turns, and only ratios within one run
-mean anything. FLINK's PYTHON is one that has `apache-flink`; there the rows come from Flink's own generator, and
-only the large part can be compared. Per-key transformWithState is slow: it gets a hundredth of the events.
+state, then small ones of 10,000 rows over the state that is there; sides take turns, and only ratios within one
+run mean anything. On a machine that does other things too, compare the seconds of processor time. FLINK's PYTHON is
+one that has `apache-flink`; there the rows come from Flink's own generator, and only the large part can be compared.
+Per-key transformWithState is slow: it gets a hundredth of the events.
 """
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -38,6 +40,7 @@ LARGE_BATCHES, SMALL_BATCHES, SMALL_ROWS = 4, 8, 10_000
 FILES = 2
 WINDOW = 60_000_000
 EVENTS_MIN = 2_000_000
+KEYS = [1000, 100_000, 1_000_000]
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ def make_input(spark: Any, folder: Path, keys: int, events: int) -> int:
         size = batch if number < LARGE_BATCHES else SMALL_ROWS
         key = F.pmod(F.xxhash64(F.lit(number), "id"), F.lit(keys))
         # All of a key's first rows are in the first batches, so that the state is full when the small ones come.
-        key = key if number >= LARGE_BATCHES or events > 2 * keys else F.pmod(F.col("id") + number * size, F.lit(keys))
+        if number < LARGE_BATCHES and events <= 2 * keys:
+            key = F.pmod(F.col("id") + number * size, F.lit(keys))
         at = (F.lit(number) * WINDOW / 4 + F.col("id") * (WINDOW / 4) / size).cast("long")
         data = spark.range(size).select(
             F.concat(F.lit("user-"), key.cast("string")).alias("k"), F.rand(number).alias("v"), at.alias("at")
@@ -145,8 +149,39 @@ def make_input(spark: Any, folder: Path, keys: int, events: int) -> int:
     return rows
 
 
-def measure(spark: Any, folder: Path, build: Build, mode: str, batches: int) -> tuple[float, float]:
-    """Rows a second of the large batches, without the first; and seconds of a small one, the median."""
+def processor_seconds() -> float:
+    """What this process and all below it, Java and the workers, have used of the processors."""
+    below: dict[int, list[int]] = {}
+    used: dict[int, float] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It has ended meanwhile.
+        process = int(path.parent.name)
+        below.setdefault(int(fields[1]), []).append(process)
+        used[process] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    total, waiting = 0.0, [os.getpid()]
+    while waiting:
+        process = waiting.pop()
+        total += used.get(process, 0.0)
+        waiting += below.get(process, [])
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of the large batches without the first: rows a second. Of a small one, the median: seconds. And processor
+    time: of a large part's million rows, and of a small batch."""
+
+    rate: float
+    small_s: float
+    cpu_per_million: float
+    cpu_small_s: float
+
+
+def measure(spark: Any, folder: Path, build: Build, mode: str, batches: int) -> Measured:
+    """Run a query to the end of its input."""
     schema = "k string, v double, at long"
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", FILES).parquet(str(folder))
     checkpoint = tempfile.mkdtemp(prefix="bench-state-")
@@ -158,14 +193,27 @@ def measure(spark: Any, folder: Path, build: Build, mode: str, batches: int) -> 
         .trigger(availableNow=True)
         .start()
     )
+    marks = [processor_seconds()]
+    while query.isActive and (query.lastProgress is None or query.lastProgress.batchId < LARGE_BATCHES - 1):
+        time.sleep(0.05)
+        if len(marks) == 1 and query.lastProgress is not None:
+            marks.append(processor_seconds())
+    marks.append(processor_seconds())
     query.awaitTermination()
+    marks.append(processor_seconds())
     progress = [p for p in query.recentProgress if p.numInputRows]
     assert len(progress) == batches, len(progress)
     large = progress[1:LARGE_BATCHES]
     rate = sum(p.numInputRows for p in large) / (sum(p.batchDuration for p in large) / 1000)
     small = [p.batchDuration / 1000 for p in progress[LARGE_BATCHES + 1 :]]
     subprocess.run(["rm", "-rf", checkpoint], check=True)
-    return rate, median(small) if small else float("nan")
+    large_rows = sum(p.numInputRows for p in large) / 1e6
+    return Measured(
+        rate,
+        median(small) if small else float("nan"),
+        (marks[-2] - marks[1]) / large_rows,
+        (marks[-1] - marks[-2]) / max(1, len(progress) - LARGE_BATCHES),
+    )
 
 
 FLINK = """
@@ -180,16 +228,21 @@ for key, value in {
     "table.exec.mini-batch.size": "100000", "table.optimizer.agg-phase-strategy": "TWO_PHASE",
 }.items():
     t.get_config().set(key, value)
-t.execute_sql(f'''create table src (id bigint, seq bigint, v double, at as to_timestamp_ltz(seq * 60000 / {events // 4}, 3),
-    watermark for at as at) with ('connector' = 'datagen', 'number-of-rows' = '{events}', 'rows-per-second' = '1000000000',
-    'fields.id.min' = '0', 'fields.id.max' = '{keys - 1}', 'fields.seq.kind' = 'sequence', 'fields.seq.start' = '0',
-    'fields.seq.end' = '{events - 1}')''')
+t.execute_sql(f'''create table src (
+    id bigint, seq bigint, v double,
+    at as to_timestamp_ltz(seq * 60000 / {events // 4}, 3), watermark for at as at
+) with (
+    'connector' = 'datagen', 'number-of-rows' = '{events}', 'rows-per-second' = '1000000000',
+    'fields.id.min' = '0', 'fields.id.max' = '{keys - 1}',
+    'fields.seq.kind' = 'sequence', 'fields.seq.start' = '0', 'fields.seq.end' = '{events - 1}'
+)''')
 t.execute_sql("create table sink (k string, v double) with ('connector' = 'blackhole')")
 key = "'user-' || cast(id as string)"
 if kind == "sum":
     query = f"insert into sink select {key}, sum(v) from src group by {key}"
 else:
-    query = f'''insert into sink select k, sum(v) from table(tumble(table keyed, descriptor(at), interval '1' minute))
+    query = '''insert into sink select k, sum(v)
+        from table(tumble(table keyed, descriptor(at), interval '1' minute))
         group by k, window_start, window_end'''
     t.execute_sql(f"create temporary view keyed as select {key} as k, v, at from src")
 began = time.time()
@@ -212,8 +265,9 @@ def flink(python: str, keys: int, events: int, kind: str) -> float:
 
 def main() -> None:
     arguments = parse()
-    lines = ["| state | keys | side | large batches, rows/s | ratio to native | batch of 10 k rows, s | ratio |",
-             "|---|--:|---|--:|--:|--:|--:|"]  # fmt: skip
+    head = ("state", "keys", "side", "large batches, rows/s", "ratio", "processor s per million rows", "ratio",
+            "batch of 10 k rows, s", "ratio", "processor s", "ratio")  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", "|---|--:|---|" + "--:|" * (len(head) - 3)]
     print("\n".join(lines), flush=True)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -233,33 +287,43 @@ def main() -> None:
 def report(
     spark: Any, path: Path, keys: int, events: int, kind: str, some: dict[str, tuple[Build, str]], arguments: Any
 ) -> list[str]:
-    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in some}
+    measured: dict[str, list[Measured]] = {name: [] for name in some}
     for _ in range(arguments.rounds):
         for name, (build, mode) in some.items():
             if name == "per key":
                 small = path.with_name(f"{path.name}-small")
                 if not small.exists():
-                    spark.read.parquet(str(path)).limit(events // 100).repartition(2 * FILES * LARGE_BATCHES).write.parquet(
-                        str(small)
-                    )
+                    some_rows = spark.read.parquet(str(path)).limit(events // 100)
+                    some_rows.repartition(2 * FILES * LARGE_BATCHES).write.parquet(str(small))
                 measured[name].append(measure(spark, small, build, mode, 2 * LARGE_BATCHES))
             else:
                 measured[name].append(measure(spark, path, build, mode, LARGE_BATCHES + SMALL_BATCHES))
     if arguments.flink:
-        measured["Flink SQL"] = [(flink(arguments.flink, keys, events, kind), float("nan"))]
-    native = [median(values) for values in zip(*measured["native"], strict=True)]
+        rate = flink(arguments.flink, keys, events, kind)
+        measured["Flink SQL"] = [Measured(rate, float("nan"), float("nan"), float("nan"))]
+    native = middle(measured["native"])
     lines = []
     for name, samples in measured.items():
-        rate, small_s = (median(values) for values in zip(*samples, strict=True))
-        small_cells = f"{small_s:.2f} | {native[1] / small_s:.2f}" if name in ("ours", "native") else " | "
-        lines.append(f"| {kind} | {keys:,} | {name} | {rate:,.0f} | {rate / native[0]:.2f} | {small_cells} |")
+        found = middle(samples)
+        cells = [f"{found.rate:,.0f}", f"{found.rate / native.rate:.2f}"]
+        if name in ("ours", "native"):
+            cells += [f"{found.cpu_per_million:.1f}", f"{native.cpu_per_million / found.cpu_per_million:.2f}"]
+            cells += [f"{found.small_s:.2f}", f"{native.small_s / found.small_s:.2f}"]
+            cells += [f"{found.cpu_small_s:.2f}", f"{native.cpu_small_s / found.cpu_small_s:.2f}"]
+        else:
+            cells += [""] * 6
+        lines.append(f"| {kind} | {keys:,} | {name} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return lines
 
 
+def middle(samples: list[Measured]) -> Measured:
+    return Measured(*(median(getattr(s, name) for s in samples) for name in Measured.__slots__))
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keys", type=lambda t: [int(n) for n in t.split(",")], default=[1000, 100_000, 1_000_000])
+    parser.add_argument("--keys", type=lambda t: [int(n) for n in t.split(",")], default=KEYS)
     parser.add_argument("--events", type=int, default=EVENTS_MIN, help="at least; there are two for each key")
     parser.add_argument("--kinds", type=lambda t: t.split(","), default=["sum", "window"])
     parser.add_argument("--rounds", type=int, default=1)
@@ -273,7 +337,7 @@ def write(lines: list[str]) -> None:
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     REPORT.write_text(
         "# Stateful processing\n\n"
-        f"By `./dev {' '.join(['bench', 'state', *sys.argv[1:]])}` on {platform.machine()} with two cores of Spark; "
+        f"By `./dev {' '.join(['bench', 'state', *sys.argv[1:]])}` on {platform.machine()}, two cores for Spark; "
         "sides take turns in one run. More than 1 in a ratio means faster than Spark's own aggregation.\n\n"
         + "\n".join(lines)
         + "\n"

@@ -3,8 +3,37 @@
 from typing import TYPE_CHECKING, Any
 
 from headwater.app import App, Topic, View
-from headwater.process.aggregates import count, max, mean, min, sum
-from headwater.process.windows import Tumbling
+from headwater.process.aggregates import (
+    approx_distinct,
+    approx_quantile,
+    approx_top_k,
+    collect,
+    count,
+    distinct,
+    first,
+    last,
+    max,
+    mean,
+    min,
+    quantile,
+    sum,
+    top_k,
+)
+from headwater.process.triggers import (
+    AfterAll,
+    AfterAny,
+    AfterCount,
+    AfterEach,
+    AfterProcessingTime,
+    AfterWatermark,
+    Default,
+    EveryBatch,
+    OrFinally,
+    PerRecord,
+    Repeatedly,
+)
+from headwater.process.windowing import ACCUMULATING, DISCARDING, RETRACTING
+from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hopping, Session, Sliding, Tumbling
 
 if TYPE_CHECKING:
     from headwater.spark.operators import windowed
@@ -18,11 +47,40 @@ __all__ = [  # in teaching order
     "View",
     "windowed",
     "Tumbling",
+    "Hopping",
+    "Sliding",
+    "Session",
+    "Global",
+    "EVENT_TIME",
+    "PROCESSING_TIME",
+    "Default",
+    "AfterWatermark",
+    "AfterCount",
+    "AfterProcessingTime",
+    "EveryBatch",
+    "PerRecord",
+    "Repeatedly",
+    "AfterAny",
+    "AfterAll",
+    "AfterEach",
+    "OrFinally",
+    "DISCARDING",
+    "ACCUMULATING",
+    "RETRACTING",
     "count",
     "sum",
     "mean",
     "min",
     "max",
+    "first",
+    "last",
+    "collect",
+    "distinct",
+    "quantile",
+    "top_k",
+    "approx_distinct",
+    "approx_quantile",
+    "approx_top_k",
     "Broker",
 ]
 

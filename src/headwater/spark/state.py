@@ -68,15 +68,17 @@ class BucketState:
             state[name] = table.of_runs(runs) if runs else table
         return state, dict(manifest.notes)
 
-    def save(self, state: State, notes: Mapping[str, Any]) -> None:
-        """Write what is new and remove what is no longer part of it."""
-        tables = {name: [self._name(run) for run in table.sealed().runs] for name, table in state.items()}
+    def save(self, state: State, notes: Mapping[str, Any]) -> State:
+        """Write what is new and remove what is no longer part of it; the state as it is stored."""
+        state = {name: table.sealed() for name, table in state.items()}
+        tables = {name: [self._name(run) for run in table.runs] for name, table in state.items()}
         kept = {name for runs in tables.values() for name, _ in runs}
         for runs in self._loaded.tables.values():
             for name, length in runs:
                 if name not in kept:
                     self._remove(name, length)
         self._manifest.update((Manifest(tables=tables, notes=notes, mark=hash_mark()).to_bytes(),))
+        return state
 
     def _name(self, run: Run) -> tuple[str, int]:
         """The name under which a run is stored; it is stored now if it has none."""

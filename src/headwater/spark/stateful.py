@@ -27,6 +27,11 @@ from headwater.spark.frames import concat, empty_like, from_bytes, slices, spark
 from headwater.spark.local import Shared
 from headwater.spark.packing import PACKED, RESULT, STATISTICS, Packing, pack, unpack
 from headwater.spark.state import BucketState
+from headwater.spark.surroundings import current_surroundings
+from headwater.spark.telling import Teller
+
+END = 2**62
+"""The watermark behind all events, which a batch query reaches when it has read its input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,9 @@ def run_kernel(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     watermark_column: str | None = None,
 ) -> DataFrame:
-    """What a kernel says of the rows of a stream, with the state of equal `by` in one place.
+    """What a kernel says of rows, with the state of equal `by` in one place.
+
+    The rows of a batch query are all there at once: one step takes them in, the next ends event time.
 
     With `watermark_column` each row says at which watermark it came, for a kernel behind this one.
     """
@@ -91,8 +98,11 @@ def run_kernel(
     raw = empty_like(rows.schema).drop(packing.hints)
     combined = kernel.combine(raw, Now())
     output = kernel.step(kernel.initial(), combined, Now()).output
-    processor = KernelProcessor(kernel, times, limits, shared, combined)
-    mode = "ProcessingTime" if times.processing_time and times.clock is None else "None"
+    around = current_surroundings()
+    teller = Teller(around.spool, around.name_operator("windowed"), tuple(by))
+    bounded = not rows.isStreaming
+    processor = KernelProcessor(kernel, times, limits, shared, combined, teller, bounded)
+    mode = "ProcessingTime" if times.processing_time and times.clock is None and not bounded else "None"
     schema = spark_schema(output)
     if watermark_column is not None:
         schema = StructType([*schema.fields]).add(watermark_column, LongType())
@@ -108,9 +118,18 @@ class KernelProcessor(StatefulProcessor):
     """Called by Spark once for each bucket that has input, in every batch; and for those whose timer is due."""
 
     def __init__(
-        self, kernel: Kernel, times: Times, limits: Limits, shared: Shared, combined: pl.DataFrame
+        self,
+        kernel: Kernel,
+        times: Times,
+        limits: Limits,
+        shared: Shared,
+        combined: pl.DataFrame,
+        teller: Teller,
+        bounded: bool,
     ) -> None:
         self._kernel = kernel
+        self._teller = teller
+        self._bounded = bounded
         self._times = times
         self._limits = limits
         self._shared = shared
@@ -130,18 +149,21 @@ class KernelProcessor(StatefulProcessor):
         state, notes = self._bucket.load(self._kernel.initial())
         before = notes.get("watermark", BEGINNING)
         clock = self._clock(notes, told, timerValues)
-        notes["watermark"] = after = advance(notes, told, self._times, clock)
+        after = END if self._bounded else advance(notes, told, self._times, clock)
+        notes["watermark"] = after
         now = Now(watermark=before, processing_time=clock)
         wake_up = notes.get("wake_up")
         for some in self._pieces([row.payload for row in arrived if row.payload is not None], now):
             step = self._kernel.step(state, some, now)
+            self._teller.note(key[0], step, some.height)
             state, wake_up = step.state, step.wake_up
             yield from self._results(step.output, before)
         if after > before or (wake_up is not None and wake_up <= clock):
             step = self._kernel.step(state, self._combined, Now(watermark=after, processing_time=clock))
+            self._teller.note(key[0], step, 0)
             state, wake_up = step.state, step.wake_up
             yield from self._results(step.output, after)
-        self._finish(state, notes, wake_up)
+        self._finish(key[0], state, notes, wake_up)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Step without rows: the kernel had asked for it."""
@@ -150,8 +172,9 @@ class KernelProcessor(StatefulProcessor):
         notes["watermark"] = watermark = advance(notes, (), self._times, clock)
         notes.pop("timer", None)
         step = self._kernel.step(state, self._combined, Now(watermark=watermark, processing_time=clock))
+        self._teller.note(key[0], step, 0)
         yield from self._results(step.output, watermark)
-        self._finish(step.state, notes, step.wake_up)
+        self._finish(key[0], step.state, notes, step.wake_up)
 
     def close(self) -> None:
         pass
@@ -161,7 +184,7 @@ class KernelProcessor(StatefulProcessor):
         clock = int(notes.get("clock", 0))
         if self._times.clock is not None:
             clock = max([clock, *(row.clock for row in told if row.clock is not None)])
-        elif self._times.processing_time:
+        elif self._times.processing_time and not self._bounded:
             clock = max(clock, timer_values.getCurrentProcessingTimeInMs() * 1000)
         notes["clock"] = clock
         return clock
@@ -185,11 +208,11 @@ class KernelProcessor(StatefulProcessor):
         for piece in slices(output, self._limits.payload_rows):
             yield Row(watermark=watermark, payload=to_bytes(to_arrow(piece)).to_pybytes())
 
-    def _finish(self, state: State, notes: dict[str, Any], wake_up: int | None) -> None:
+    def _finish(self, bucket: int, state: State, notes: dict[str, Any], wake_up: int | None) -> None:
         notes["wake_up"] = wake_up
-        if self._times.processing_time and self._times.clock is None:
+        if self._times.processing_time and self._times.clock is None and not self._bounded:
             self._set_timer(notes, wake_up)
-        self._bucket.save(state, notes)
+        self._teller.tell(bucket, self._bucket.save(state, notes), notes)
         if not self._noted:  # Once a task: all buckets come to the same watermark.
             task = TaskContext.get()
             batch = task.getLocalProperty("streaming.sql.batchId") if task is not None else None
