@@ -5,9 +5,9 @@
 
 A running sum and a tumbling window over string keys. Each query first takes large micro-batches that fill the
 state, then small ones of 10,000 rows over the state that is there; sides take turns, and only ratios within one
-run mean anything. On a machine that does other things too, compare the seconds of processor time. FLINK's PYTHON is
-one that has `apache-flink`; there the rows come from Flink's own generator, and only the large part can be compared.
-Per-key transformWithState is slow: it gets a hundredth of the events.
+run mean anything. On a machine that does other things too, compare the seconds of processor time. FLINK's PYTHON
+is one that has `apache-flink`; there the rows come from Flink's own generator, and only the large part can be
+compared. Per-key transformWithState is slow: it gets a hundredth of the events.
 """
 
 import argparse

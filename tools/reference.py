@@ -72,6 +72,8 @@ def _method(owner: str, method: Any) -> str:
 
 
 def _signature(name: str, thing: Any) -> str:
+    if not callable(thing):
+        return f"{name}: {type(thing).__name__}"
     text = re.sub(r"headwater\.[a-z_.]+\.", "", f"{name}{inspect.signature(thing)}".replace("typing.", ""))
     return (
         text.replace("~", "")

@@ -190,7 +190,7 @@ def test_two_kernels_in_one_query(stream: Stream) -> None:
     batches: list[Batch] = [[("tea", 1, at), ("coffee", 2, at)] for at in (1, 12, 25, 38, 60)]
 
     def build(s: Any) -> Any:
-        sums = run_kernel(s, TumblingSum(), by=["k"], times=Times(event_time="at"), watermark_column="seen")
+        sums = run_kernel(s, TumblingSum(), by=["k"], times=Times(event_time="at"), told={"watermark": "seen"})
         again = sums.select("k", "v", col("window").alias("at"), "seen")
         return run_kernel(again, RunningSum(), by=["k"])
 
@@ -203,7 +203,7 @@ def test_a_kernel_behind_a_kernel_takes_its_watermark(stream: Stream) -> None:
 
     def build(s: Any) -> Any:
         times = Times(event_time="at")
-        sums = run_kernel(s, TumblingSum(), by=["k"], times=times, watermark_column="seen")
+        sums = run_kernel(s, TumblingSum(), by=["k"], times=times, told={"watermark": "seen"})
         behind = Times(event_time="at", watermark="seen")
         again = sums.select("k", "v", col("window").alias("at"), "seen")
         return run_kernel(again, TumblingSum(), by=["k"], times=behind)

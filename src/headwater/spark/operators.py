@@ -108,7 +108,7 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     by_clock = windowing.where.by is Time.PROCESSING
     needs_clock = by_clock or kernel.firing.has_deadlines or times.idle_after is not None
     times = replace(times, processing_time=needs_clock)
-    changes = run_kernel(rows, kernel, by=windowing.by, times=times, watermark_column=WATERMARK)
+    changes = run_kernel(rows, kernel, by=windowing.by, times=times, told={"watermark": WATERMARK})
     span = F.struct(
         F.timestamp_micros("window_start").alias("start"), F.timestamp_micros("window_end").alias("end")
     )

@@ -7,7 +7,7 @@ the highest event time it saw. So each bucket is called in every batch that has 
 A task's rows reach a bucket in the order of `seq`, so that a batch that is run again gives the same result.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from headwater.spark.frames import concat, from_arrow, to_arrow, to_bytes
 from headwater.spark.local import Shared
 
 PACKED = "bucket int, source int, seq int, high long, watermark long, clock long, payload binary"
-RESULT = "watermark long, payload binary"
+RESULT = "watermark long, clock long, payload binary"
 
 _PACKED = pa.schema(
     [
@@ -78,18 +78,28 @@ def pack(packing: Packing) -> Callable[[Batches], Batches]:
     return cut
 
 
-def unpack(schema: pa.Schema, watermark: str | None) -> Callable[[Batches], Batches]:
-    """Make the function for `mapInArrow` that gives the rows; where named, with the watermark they came at."""
+def unpack(schema: pa.Schema, told: Mapping[str, str]) -> Callable[[Batches], Batches]:
+    """Make the function for `mapInArrow` that gives the rows.
+
+    `told` names columns for the `watermark` and the `clock` at which they came. A value without rows becomes a row
+    of nulls that only tells the time.
+    """
+    named = {name: what for what, name in told.items()}
 
     def open_up(batches: Batches) -> Batches:
         for batch in batches:
-            marks = batch.column("watermark")
             for number, value in enumerate(batch.column("payload")):
-                table = pa.ipc.open_stream(value.as_buffer()).read_all()
-                if watermark is not None:
-                    column = pa.repeat(marks[number], table.num_rows)
-                    table = table.append_column(watermark, column)
-                yield from table.cast(schema).to_batches()
+                times = {name: batch.column(what)[number] for name, what in named.items()}
+                if value.is_valid:
+                    table = pa.ipc.open_stream(value.as_buffer()).read_all()
+                    for name, time in times.items():
+                        table = table.append_column(name, pa.repeat(time, table.num_rows))
+                    yield from table.cast(schema).to_batches()
+                else:
+                    nulls = {name: times.get(name, pa.scalar(None)) for name in schema.names}
+                    yield pa.RecordBatch.from_arrays(
+                        [pa.array([nulls[field.name].as_py()], field.type) for field in schema], schema=schema
+                    )
 
     return open_up
 

@@ -9,8 +9,9 @@ batches without data; a kernel that does not ask for the time is run without.
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -22,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StructType
 
 from headwater.errors import InvalidError
-from headwater.process.kernel import BEGINNING, Kernel, Now, State
+from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
 from headwater.spark.frames import concat, empty_like, from_bytes, slices, spark_schema, to_arrow, to_bytes
 from headwater.spark.local import Shared
 from headwater.spark.packing import PACKED, RESULT, STATISTICS, Packing, pack, unpack
@@ -69,13 +70,15 @@ def run_kernel(
     by: Sequence[str],
     times: Times = Times(),  # noqa: B008 - frozen
     limits: Limits = Limits(),  # noqa: B008 - frozen
-    watermark_column: str | None = None,
+    told: Mapping[str, str] = MappingProxyType({}),
+    tell_always: bool = False,
 ) -> DataFrame:
     """What a kernel says of rows, with the state of equal `by` in one place.
 
     The rows of a batch query are all there at once: one step takes them in, the next ends event time.
 
-    With `watermark_column` each row says at which watermark it came, for a kernel behind this one.
+    `told` names columns in which each row says at which `watermark` and `clock` it came, for a kernel behind this
+    one; with `tell_always` there is also a row of nulls from each bucket and batch that only tells these.
     """
     needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock))]
     missing = [name for name in needed if name not in rows.columns]
@@ -101,46 +104,54 @@ def run_kernel(
     around = current_surroundings()
     teller = Teller(around.spool, around.name_operator("windowed"), tuple(by))
     bounded = not rows.isStreaming
-    processor = KernelProcessor(kernel, times, limits, shared, combined, teller, bounded)
+    work = Work(
+        kernel=kernel,
+        times=times,
+        limits=limits,
+        shared=shared,
+        nothing=combined,
+        bounded=bounded,
+        tell_always=tell_always,
+    )
     mode = "ProcessingTime" if times.processing_time and times.clock is None and not bounded else "None"
     schema = spark_schema(output)
-    if watermark_column is not None:
-        schema = StructType([*schema.fields]).add(watermark_column, LongType())
+    for name in told.values():
+        schema = StructType([*schema.fields]).add(name, LongType())
     return (
         rows.mapInArrow(pack(packing), PACKED)
         .groupBy(F.col("bucket"))
-        .transformWithState(processor, RESULT, "append", mode)
-        .mapInArrow(unpack(to_arrow_schema(schema, timezone="UTC"), watermark_column), schema)
+        .transformWithState(KernelProcessor(work, teller), RESULT, "append", mode)
+        .mapInArrow(unpack(to_arrow_schema(schema, timezone="UTC"), told), schema)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a bucket's steps need to know; `nothing` is what the kernel's combined rows look like without rows."""
+
+    kernel: Kernel
+    times: Times
+    limits: Limits
+    shared: Shared
+    nothing: pl.DataFrame
+    bounded: bool
+    tell_always: bool
 
 
 class KernelProcessor(StatefulProcessor):
     """Called by Spark once for each bucket that has input, in every batch; and for those whose timer is due."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        times: Times,
-        limits: Limits,
-        shared: Shared,
-        combined: pl.DataFrame,
-        teller: Teller,
-        bounded: bool,
-    ) -> None:
-        self._kernel = kernel
+    def __init__(self, work: Work, teller: Teller) -> None:
+        self._work = work
+        self._kernel = work.kernel
         self._teller = teller
-        self._bounded = bounded
-        self._times = times
-        self._limits = limits
-        self._shared = shared
-        self._combined = combined
         self._noted = False
 
     def init(self, handle: Any) -> None:
         self._handle = handle
         manifest = handle.getValueState("manifest", "data binary")
         pieces = handle.getMapState("pieces", "run string, number int", "data binary")
-        self._bucket = BucketState(manifest, pieces, self._shared)
+        self._bucket = BucketState(manifest, pieces, self._work.shared)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Step with the rows at the old watermark, then without rows at the new one."""
@@ -148,43 +159,56 @@ class KernelProcessor(StatefulProcessor):
         told = [row for row in arrived if row.seq == STATISTICS]
         state, notes = self._bucket.load(self._kernel.initial())
         before = notes.get("watermark", BEGINNING)
+        started = int(notes.get("clock", 0))
         clock = self._clock(notes, told, timerValues)
-        after = END if self._bounded else advance(notes, told, self._times, clock)
+        after = END if self._work.bounded else advance(notes, told, self._work.times, clock)
         notes["watermark"] = after
-        now = Now(watermark=before, processing_time=clock)
         wake_up = notes.get("wake_up")
+        if self._work.times.clock is not None:  # A manual clock may jump over what was to be done on the way.
+            while wake_up is not None and started < wake_up < clock:
+                now, started = Now(watermark=before, processing_time=wake_up), wake_up
+                step = self._step(key[0], state, self._work.nothing, now)
+                state, wake_up = step.state, step.wake_up
+                yield from self._results(step.output, now)
+        now = Now(watermark=before, processing_time=clock)
         for some in self._pieces([row.payload for row in arrived if row.payload is not None], now):
-            step = self._kernel.step(state, some, now)
-            self._teller.note(key[0], step, some.height)
+            step = self._step(key[0], state, some, now)
             state, wake_up = step.state, step.wake_up
-            yield from self._results(step.output, before)
+            yield from self._results(step.output, now)
         if after > before or (wake_up is not None and wake_up <= clock):
-            step = self._kernel.step(state, self._combined, Now(watermark=after, processing_time=clock))
-            self._teller.note(key[0], step, 0)
+            now = Now(watermark=after, processing_time=clock)
+            step = self._step(key[0], state, self._work.nothing, now)
             state, wake_up = step.state, step.wake_up
-            yield from self._results(step.output, after)
+            yield from self._results(step.output, now)
+        if self._work.tell_always:
+            yield Row(watermark=after, clock=clock, payload=None)
         self._finish(key[0], state, notes, wake_up)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Step without rows: the kernel had asked for it."""
         state, notes = self._bucket.load(self._kernel.initial())
         clock = self._clock(notes, (), timerValues)
-        notes["watermark"] = watermark = advance(notes, (), self._times, clock)
+        notes["watermark"] = watermark = advance(notes, (), self._work.times, clock)
         notes.pop("timer", None)
-        step = self._kernel.step(state, self._combined, Now(watermark=watermark, processing_time=clock))
-        self._teller.note(key[0], step, 0)
-        yield from self._results(step.output, watermark)
+        now = Now(watermark=watermark, processing_time=clock)
+        step = self._step(key[0], state, self._work.nothing, now)
+        yield from self._results(step.output, now)
         self._finish(key[0], step.state, notes, step.wake_up)
 
     def close(self) -> None:
         pass
 
+    def _step(self, bucket: int, state: State, rows: pl.DataFrame, now: Now) -> Step:
+        step = self._kernel.step(state, rows, now)
+        self._teller.note(bucket, step, rows.height)
+        return step
+
     def _clock(self, notes: dict[str, Any], told: Sequence[Row], timer_values: Any) -> int:
         """The processing time, which never goes back."""
         clock = int(notes.get("clock", 0))
-        if self._times.clock is not None:
+        if self._work.times.clock is not None:
             clock = max([clock, *(row.clock for row in told if row.clock is not None)])
-        elif self._times.processing_time and not self._bounded:
+        elif self._work.times.processing_time and not self._work.bounded:
             clock = max(clock, timer_values.getCurrentProcessingTimeInMs() * 1000)
         notes["clock"] = clock
         return clock
@@ -196,28 +220,31 @@ class KernelProcessor(StatefulProcessor):
         for payload in payloads:
             frame = from_bytes(payload)
             # What came from a machine that did not know the watermark has not been combined.
-            waiting.append(frame if frame.schema == self._combined.schema else self._kernel.combine(frame, now))
+            waiting.append(
+                frame if frame.schema == self._work.nothing.schema else self._kernel.combine(frame, now)
+            )
             rows += waiting[-1].height
-            if rows >= self._limits.step_rows:
-                yield concat(waiting, self._combined)
+            if rows >= self._work.limits.step_rows:
+                yield concat(waiting, self._work.nothing)
                 waiting, rows = [], 0
         if rows:
-            yield concat(waiting, self._combined)
+            yield concat(waiting, self._work.nothing)
 
-    def _results(self, output: pl.DataFrame, watermark: int) -> Iterator[Row]:
-        for piece in slices(output, self._limits.payload_rows):
-            yield Row(watermark=watermark, payload=to_bytes(to_arrow(piece)).to_pybytes())
+    def _results(self, output: pl.DataFrame, now: Now) -> Iterator[Row]:
+        for piece in slices(output, self._work.limits.payload_rows):
+            payload = to_bytes(to_arrow(piece)).to_pybytes()
+            yield Row(watermark=now.watermark, clock=now.processing_time, payload=payload)
 
     def _finish(self, bucket: int, state: State, notes: dict[str, Any], wake_up: int | None) -> None:
         notes["wake_up"] = wake_up
-        if self._times.processing_time and self._times.clock is None and not self._bounded:
+        if self._work.times.processing_time and self._work.times.clock is None and not self._work.bounded:
             self._set_timer(notes, wake_up)
         self._teller.tell(bucket, self._bucket.save(state, notes), notes)
         if not self._noted:  # Once a task: all buckets come to the same watermark.
             task = TaskContext.get()
             batch = task.getLocalProperty("streaming.sql.batchId") if task is not None else None
             if batch is not None:
-                self._shared.note_watermark(int(batch), notes["watermark"])
+                self._work.shared.note_watermark(int(batch), notes["watermark"])
             self._noted = True
 
     def _set_timer(self, notes: dict[str, Any], wake_up: int | None) -> None:
