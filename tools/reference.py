@@ -56,7 +56,8 @@ def python_page() -> str:
     parts = [f"{NOTE}\n# Python\n\n`import headwater as hw`\n"]
     for name in headwater.__all__:
         thing = getattr(headwater, name)
-        parts.append(f"\n## hw.{name}\n\n```python\n{_signature(name, thing)}\n```\n\n{inspect.getdoc(thing)}\n")
+        text = inspect.cleandoc(thing.__doc__)
+        parts.append(f"\n## hw.{name}\n\n```python\n{_signature(name, thing)}\n```\n\n{text}\n")
         if inspect.isclass(thing):
             parts += [_method(name, member) for member in _public(thing)]
     return "".join(parts)
@@ -73,7 +74,7 @@ def _method(owner: str, method: Any) -> str:
 
 def _signature(name: str, thing: Any) -> str:
     if not callable(thing):
-        return f"{name}: {type(thing).__name__}"
+        return name
     text = re.sub(r"headwater\.[a-z_.]+\.", "", f"{name}{inspect.signature(thing)}".replace("typing.", ""))
     return (
         text.replace("~", "")

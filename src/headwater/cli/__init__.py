@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from headwater.cli import broker, demo, doctor, group, late, log, queue, run, topic, topic_admin, view
+from headwater.cli import broker, demo, doctor, group, late, log, queue, run, topic, topic_admin, transcript, view
 from headwater.errors import HeadwaterError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("run", rich_help_panel="Apps")(run.run)
 app.command("demo", rich_help_panel="Apps")(demo.demo)
 app.add_typer(view.app, name="view", rich_help_panel="Apps")
 app.add_typer(late.app, name="late", rich_help_panel="Apps")
+app.command("transcript", rich_help_panel="Apps")(transcript.transcript)
 app.command("broker", rich_help_panel="The log")(broker.broker)
 topic_admin.add_commands(topic.app)
 app.add_typer(topic.app, name="topic", rich_help_panel="The log")

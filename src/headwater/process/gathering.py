@@ -33,7 +33,7 @@ class Gathered:
 
     union: pl.DataFrame
     gone: pl.DataFrame | None
-    rejected: pl.DataFrame
+    rejected: pl.DataFrame | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,9 @@ class Gathering:
             watermark = now.processing_time
         at = pl.lit(now.processing_time, pl.Int64) if by_clock else pl.col(self.windowing.time)
         raw = pl.struct(self.schema.names()) if len(self.schema) else pl.lit(None)
-        placed = rows.with_columns(at.alias("_at"), raw.alias("_row"))
+        # First and last go by event time, also in windows by the clock, where rows have one.
+        time = pl.coalesce(self.windowing.time, at) if self.windowing.time in self.schema else at
+        placed = rows.with_columns(at.alias("_at"), time.alias("_time"), raw.alias("_row"))
         placed = with_windows(placed, self.windowing.where, pl.col("_at"))
         stamped = pl.col("_at") + self.windowing.stamp_shift
         stamped = stamped.filter(stamped >= watermark)
@@ -138,10 +140,14 @@ class Gathering:
         by = list(self.windowing.by)
         return table.get(combined.select(by).unique()) if by else table.where(pl.lit(True))
 
-    def _reject(self, union: pl.DataFrame, moment: Moment) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def _reject(self, union: pl.DataFrame, moment: Moment) -> tuple[pl.DataFrame, pl.DataFrame | None]:
         """Part what windows take from what they do not: the latter leaves its windows as they are."""
         group = [*self.windowing.by, "_start", "_end"]
         expired = pl.col("_end") + self.windowing.lateness_micros < moment.watermark
+        earliest = union["_end"].min()
+        is_any_expired = isinstance(earliest, int) and earliest + self.windowing.lateness_micros < moment.watermark
+        if self.finishes is Finishes.NEVER and not is_any_expired:
+            return union, None
         closed = pl.lit(False)
         if self.finishes is not Finishes.NEVER:
             closed = (pl.col("finished") | pl.col("_new")).all() & ~pl.col("_new").all()
@@ -151,9 +157,10 @@ class Gathering:
         marked = union.with_columns(_expired=expired, _closed=closed)
         refused = marked.filter(pl.col("_expired") | pl.col("_closed"))
         if not refused.height:
-            return union, self.rejected(union.clear(), EXPIRED)
+            return union, None
         panes = pl.col("pane").filter(~pl.col("_new")).max().over(group)
-        refused = refused.with_columns(_panes=panes).filter(pl.col("_new"))
+        refused = refused.with_columns(pl.col("_start").alias(START), pl.col("_end").alias(END), _panes=panes)
+        refused = refused.filter(pl.col("_new"))
         reason = pl.when(pl.col("_expired")).then(pl.lit(EXPIRED)).otherwise(pl.lit(CLOSED))
         taken = marked.filter(~(pl.col("_expired") | pl.col("_closed"))).drop("_expired", "_closed")
         return taken, self.rejected(refused.with_columns(_reason=reason), EXPIRED)
@@ -204,8 +211,12 @@ class Gathering:
         fresh = combined.select(self.keys).join(windows, on=self.keys, how="anti", nulls_equal=True)
         is_open = pl.col(END) + self.windowing.lateness_micros >= moment.watermark
         refused = combined.join(fresh.filter(~is_open), on=self.keys, how="semi", nulls_equal=True)
-        parts = [refused, self._within(fresh.filter(is_open), known), self._within(windows, came)]
-        return pl.concat([part.select(combined.columns) for part in parts])
+        parts = [self._within(fresh.filter(is_open), known), self._within(windows, came)]
+        taken = pl.concat([part.select(combined.columns) for part in parts])
+        if self.windowing.stamp is not Stamp.END:
+            stamp = pl.col("_last") + self.windowing.stamp_shift
+            taken = taken.with_columns(hold=pl.when(stamp >= moment.watermark).then(stamp))
+        return pl.concat([refused, taken])
 
     def _within(self, windows: pl.DataFrame, points: pl.DataFrame) -> pl.DataFrame:
         by = list(self.windowing.by)

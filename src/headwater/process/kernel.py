@@ -44,6 +44,11 @@ class Step:
 class Kernel(Protocol):
     """What the runners need to know of an operator."""
 
+    @property
+    def schema(self) -> pl.Schema:
+        """The rows it takes."""
+        ...
+
     def initial(self) -> State:
         """What it remembers before the first step."""
         ...

@@ -46,8 +46,6 @@ class Painter:
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Emit a pane for each window with a label: gives the windows afterwards, and the changes."""
         mask = labels > 0
-        if not mask.any():
-            return frame, self.none(frame)
         end, nonspeculative = frame[END].to_numpy(), frame["nonspeculative"].to_numpy()
         early = end > moment.watermark
         on_time = may_be_on_time & (nonspeculative == 0)

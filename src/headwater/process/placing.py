@@ -38,10 +38,10 @@ def _with_hops(rows: pl.DataFrame, where: Hopping, time: pl.Expr) -> pl.DataFram
     size, period = micros(where.size), micros(where.period)
     last = time - (time - offset_micros(where.offset)) % period
     starts = [last - back * period for back in range(-(-size // period))]
-    placed = rows.with_columns(time.alias("_time"), pl.concat_list(starts).alias(START)).explode(START)
+    placed = rows.with_columns(time.alias("_moment"), pl.concat_list(starts).alias(START)).explode(START)
     # The last of the starts may lie a whole size back, and with gaps even the first may.
-    placed = placed.filter(pl.col(START) + size > pl.col("_time"))
-    return placed.with_columns((pl.col(START) + size).alias(END)).drop("_time")
+    placed = placed.filter(pl.col(START) + size > pl.col("_moment"))
+    return placed.with_columns((pl.col(START) + size).alias(END)).drop("_moment")
 
 
 def with_sessions(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:

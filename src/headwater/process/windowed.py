@@ -35,6 +35,7 @@ class WindowedKernel:
     firing: Firing
     painter: Painter
     gathering: Gathering
+    output_schema: pl.Schema
 
     @classmethod
     def of(cls, windowing: Windowing, schema: pl.Schema) -> "WindowedKernel":
@@ -48,20 +49,17 @@ class WindowedKernel:
                 f"windowed: the event time {windowing.time!r} is {schema[windowing.time]}, not Int64 microseconds"
             )
         change = CHANGE if CHANGE in schema else None
-        folds = Folds.of(windowing.what, schema, "_at", change)
+        folds = Folds.of(windowing.what, schema, "_time", change)
         firing = compile_trigger(windowing.when)
         painter = Painter(windowing, folds, firing)
-        return cls(windowing, schema, firing, painter, Gathering(windowing, schema, folds, firing, painter))
+        gathering = Gathering(windowing, schema, folds, firing, painter)
+        nothing = gathering.fresh(gathering.combine(pl.DataFrame(schema=schema), Now()))
+        return cls(windowing, schema, firing, painter, gathering, painter.none(nothing).schema)
 
     @property
     def combined_schema(self) -> pl.Schema:
         """What `combine` gives."""
         return self.combine(pl.DataFrame(schema=self.schema), Now()).schema
-
-    @property
-    def output_schema(self) -> pl.Schema:
-        """The columns of changes."""
-        return self.painter.none(self.gathering.fresh(self._nothing())).schema
 
     @property
     def late_schema(self) -> pl.Schema:
@@ -128,7 +126,7 @@ class WindowedKernel:
             late.append(self.gathering.rejected(timeless, NO_TIME))
             combined = combined.filter(pl.col(END).is_not_null())
         gathered = self.gathering.gather(tables, combined, moment)
-        if gathered.rejected.height:
+        if gathered.rejected is not None:
             late.append(gathered.rejected)
         touched = self.gathering.merge(gathered.union)
         rows = self.painter.rows_of(touched)
@@ -139,7 +137,9 @@ class WindowedKernel:
         labels = self.firing.root.should_fire(rows, moment)
         finished = self.firing.root.on_fire(rows, labels > 0, moment)
         touched = self.painter.with_times(touched.drop("_n"), rows, moment)
-        after, changes = self.painter.fire(touched, labels, finished, rows.none(), moment)
+        after, changes = touched, pl.DataFrame(schema=self.output_schema)
+        if (labels > 0).any():
+            after, changes = self.painter.fire(touched, labels, finished, rows.none(), moment)
         windows = tables[WINDOWS] if gathered.gone is None else tables[WINDOWS].drop(gathered.gone)
         tables[WINDOWS] = windows.put(after)
         return changes
@@ -157,7 +157,7 @@ class WindowedKernel:
             if unneeded.height:
                 tables[POINTS] = points.drop(unneeded.select(*self.windowing.by, "at"))
         if not due.height:
-            return self.painter.none(due), 0
+            return pl.DataFrame(schema=self.output_schema), 0
         rows = self.painter.rows_of(due)
         end, at = due[END].to_numpy(), due["due"].to_numpy()
         unfinished = ~due["finished"].to_numpy()
@@ -170,7 +170,9 @@ class WindowedKernel:
         closing = gone & unfinished & (labels == 0) & (due["pending"].to_numpy() > 0)
         labels = np.where(closing, len(self.firing.names) - 1, labels)
         due = self.painter.with_times(due, rows, moment)
-        after, changes = self.painter.fire(due, labels, finished | closing, reached | closing, moment)
+        after, changes = due, pl.DataFrame(schema=self.output_schema)
+        if (labels > 0).any():
+            after, changes = self.painter.fire(due, labels, finished | closing, reached | closing, moment)
         leaving = pl.col(END) + self.windowing.lateness_micros < moment.watermark
         windows = windows.put(after.filter(~leaving))
         evicted = after.filter(leaving).select(self.gathering.keys)

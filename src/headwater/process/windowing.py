@@ -15,9 +15,19 @@ from headwater.process.windows import Window
 class Mode(StrEnum):
     """How the panes of a window relate."""
 
-    DISCARDING = "discarding"
-    ACCUMULATING = "accumulating"
-    RETRACTING = "retracting"
+    DISCARDING = "discarding", "Each pane holds what came since the one before: the panes of a window add up."
+    ACCUMULATING = "accumulating", "Each pane holds all that came so far: it replaces the one before."
+    RETRACTING = (
+        "retracting",
+        "Each pane holds all that came so far, and the one before is taken back: row for row, also where sessions "
+        "merged. So the changes add up, whatever is computed of them.",
+    )
+
+    def __new__(cls, value: str, doc: str = "") -> "Mode":
+        mode = str.__new__(cls, value)
+        mode._value_ = value
+        mode.__doc__ = doc
+        return mode
 
 
 DISCARDING = Mode.DISCARDING

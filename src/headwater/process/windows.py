@@ -16,8 +16,14 @@ from headwater.process.durations import micros, parse_duration
 class Time(StrEnum):
     """Which of the two times windows are cut from."""
 
-    EVENT = "event time"
-    PROCESSING = "processing time"
+    EVENT = "event time", "The time at which an event happened, as it says itself."
+    PROCESSING = "processing time", "The time at which an event is taken in, by the clock."
+
+    def __new__(cls, value: str, doc: str = "") -> "Time":
+        time = str.__new__(cls, value)
+        time._value_ = value
+        time.__doc__ = doc
+        return time
 
 
 EVENT_TIME = Time.EVENT

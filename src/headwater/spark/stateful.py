@@ -10,7 +10,7 @@ batches without data; a kernel that does not ask for the time is run without.
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +24,7 @@ from pyspark.sql.types import LongType, StructType
 
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
+from headwater.process.watermarks import BoundedDisorder, PartitionMark, Watermarks
 from headwater.spark.frames import concat, empty_like, from_bytes, slices, spark_schema, to_arrow, to_bytes
 from headwater.spark.local import Shared
 from headwater.spark.packing import PACKED, RESULT, STATISTICS, Packing, pack, unpack
@@ -261,16 +262,16 @@ class KernelProcessor(StatefulProcessor):
 
 
 def advance(notes: dict[str, Any], told: Sequence[Row], times: Times, clock: int) -> int:
-    """The watermark after a batch: what all source partitions that are not idle have passed."""
-    sources: dict[str, list[int]] = notes.setdefault("sources", {})
-    for row in told:
-        high = row.watermark if times.watermark is not None else row.high
-        if high is not None:
-            known = sources.get(str(row.source), [BEGINNING, clock])[0]
-            sources[str(row.source)] = [max(known, high), clock]
-    delay = 0 if times.watermark is not None else times.delay
-    active = [
-        high - delay for high, at in sources.values() if times.idle_after is None or clock - at < times.idle_after
-    ]
-    reached = min(active) if active else BEGINNING
-    return max(int(notes.get("watermark", BEGINNING)), reached)
+    """The watermark after a batch, from what was noted of the source partitions and what they say now."""
+    idle_after = None if times.idle_after is None else f"{times.idle_after} microseconds"
+    is_told = times.watermark is not None
+    marks = Watermarks(
+        estimate=BoundedDisorder(f"{times.delay} microseconds" if times.delay and not is_told else None),
+        idle_after=idle_after,
+        partitions={name: PartitionMark(**mark) for name, mark in notes.get("sources", {}).items()},
+        watermark=int(notes.get("watermark", BEGINNING)),
+    )
+    latest = {str(row.source): row.watermark if is_told else row.high for row in told}
+    marks = marks.observe({name: time for name, time in latest.items() if time is not None}, clock)
+    notes["sources"] = {name: asdict(mark) for name, mark in marks.partitions.items()}
+    return marks.watermark

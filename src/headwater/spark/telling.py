@@ -55,7 +55,7 @@ class Teller:
         runs = [run for table in state.values() for run in table.runs]
         facts = {
             "watermark": notes["watermark"],
-            "sources": {source: high for source, (high, _) in notes.get("sources", {}).items()},
+            "sources": notes.get("sources", {}),
             "rows": told.rows,
             "stateRows": sum(map(len, runs)),
             "stateBytes": sum(int(run.frame.estimated_size()) for run in runs),

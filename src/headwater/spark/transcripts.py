@@ -95,9 +95,8 @@ class SparkRunner:
     def _act(self, rows: pl.DataFrame | None) -> None:
         """Give the query one file, and wait until it is done with it."""
         time = pl.DataFrame({WATERMARK: [self._watermark], CLOCK: [self._clock]}, schema_overrides=_TIMES)
-        batch = pl.concat(
-            [self._rows, time if rows is None else pl.concat([rows, time], how="diagonal")], how="diagonal"
-        )
+        parts = [self._rows, time] if rows is None else [self._rows, rows, time]
+        batch = pl.concat(parts, how="diagonal")
         path = self._folder / f"{self._actions:05}.parquet"
         batch.write_parquet(path)
         # Spark takes files in the order of their times.

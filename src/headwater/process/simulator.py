@@ -1,0 +1,141 @@
+"""The simulator: runs a kernel in this process, by a clock and a watermark that move only when told to.
+
+It is what tests run on, and the oracle for the other runners. Where a computation is a chain, it runs one kernel
+after another: the output of each is the input of the next.
+"""
+
+import io
+from collections.abc import Sequence
+
+import polars as pl
+
+from headwater.errors import InvalidError
+from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
+from headwater.process.table import Table
+
+
+class Simulator:
+    """One run of a kernel, or of several in a chain; `output` and `late` hold what came out since last taken."""
+
+    def __init__(self, *kernels: Kernel) -> None:
+        if not kernels:
+            raise InvalidError("a simulator needs a kernel to run")
+        self._kernels = kernels
+        self._states: list[State] = [kernel.initial() for kernel in kernels]
+        self._wake_ups: list[int | None] = [None] * len(kernels)
+        self._now = Now()
+        self._crashes = False
+        self._output: list[pl.DataFrame] = []
+        self._late: list[pl.DataFrame] = []
+        self.counters: dict[str, int] = {}
+
+    @property
+    def now(self) -> Now:
+        return self._now
+
+    @property
+    def states(self) -> Sequence[State]:
+        """What each kernel remembers at this moment."""
+        return tuple(self._states)
+
+    def send(self, rows: pl.DataFrame) -> None:
+        """Take rows in, as one bundle."""
+        self._run(rows)
+
+    def advance_watermark(self, to: int) -> None:
+        """Say that event time is complete up to here."""
+        if to < self._now.watermark:
+            raise InvalidError(f"the watermark stands at {self._now.watermark} and cannot fall to {to}")
+        self._now = Now(to, self._now.processing_time)
+        self._run(None)
+
+    def advance_clock(self, to: int) -> None:
+        """Set the clock, with a step at each moment in between at which a kernel wants one."""
+        if to < self._now.processing_time:
+            raise InvalidError(f"the clock shows {self._now.processing_time} and cannot go back to {to}")
+        while (wake_up := min((w for w in self._wake_ups if w is not None), default=None)) is not None:
+            if not self._now.processing_time < wake_up < to:
+                break
+            self._now = Now(self._now.watermark, wake_up)
+            self._run(None)
+        self._now = Now(self._now.watermark, to)
+        self._run(None)
+
+    def crash(self) -> None:
+        """Lose the result of the step to come, and do it again from the state that was saved before."""
+        self._crashes = True
+
+    def restart(self) -> None:
+        """Go on from the saved state alone."""
+        self._states = [{name: _restored(table) for name, table in state.items()} for state in self._states]
+
+    def take_output(self) -> pl.DataFrame:
+        """The changes since the last call."""
+        output, self._output = self._output, []
+        return pl.concat(output) if output else pl.DataFrame()
+
+    def take_late(self) -> pl.DataFrame:
+        """The rows that no window took since the last call; of a chain, those of its first kernel."""
+        late, self._late = self._late, []
+        return pl.concat(late) if late else pl.DataFrame()
+
+    def _run(self, rows: pl.DataFrame | None) -> None:
+        if self._crashes:
+            self._crashes = False
+            self._steps(rows)
+            self.restart()
+        steps = self._steps(rows)
+        self._states = [step.state for step in steps]
+        self._wake_ups = [step.wake_up for step in steps]
+        if steps[-1].output.height:
+            self._output.append(steps[-1].output)
+        if steps[0].late is not None and steps[0].late.height:
+            self._late.append(steps[0].late)
+        for step in steps:
+            for name, number in step.counters.items():
+                self.counters[name] = self.counters.get(name, 0) + number
+
+    def _steps(self, rows: pl.DataFrame | None) -> list[Step]:
+        """A step of each kernel. One behind another gets its rows before the watermark that made them."""
+        done: list[Step] = []
+        for number, kernel in enumerate(self._kernels):
+            state, now = self._states[number], self._now
+            if rows is None:
+                step = kernel.step(state, _no_rows(kernel), now)
+            elif number == 0:
+                step = kernel.step(state, rows, now)
+            else:
+                step = _twice(kernel, state, rows, self._before, now)
+            done.append(step)
+            rows = step.output
+        self._before = self._now
+        return done
+
+    _before = Now(BEGINNING, 0)
+
+
+def _twice(kernel: Kernel, state: State, rows: pl.DataFrame, before: Now, now: Now) -> Step:
+    first = kernel.step(state, rows, Now(before.watermark, now.processing_time))
+    second = kernel.step(first.state, rows.clear(), now)
+    counters = {name: first.counters.get(name, 0) + n for name, n in second.counters.items()}
+    late = [part for part in (first.late, second.late) if part is not None]
+    return Step(
+        second.state,
+        pl.concat([first.output, second.output]),
+        second.wake_up,
+        pl.concat(late) if late else None,
+        counters,
+    )
+
+
+def _no_rows(kernel: Kernel) -> pl.DataFrame:
+    return pl.DataFrame(schema=kernel.schema)
+
+
+def _restored(table: Table) -> Table:
+    """The table as it is after it was written and read again."""
+    file = io.BytesIO()
+    table.rows.write_ipc_stream(file)
+    file.seek(0)
+    rows = pl.read_ipc_stream(file)
+    return Table.empty(rows.schema, table.key).put(rows)

@@ -1,0 +1,106 @@
+"""For tests of your own: transcripts and the simulator, from pytest or anywhere.
+
+    from headwater.testing import check_transcripts
+
+    def test_sessions():
+        check_transcripts("transcripts/sessions.yaml")
+
+Processing time is a manual clock here: nothing waits.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from headwater.clock import ManualClock
+from headwater.errors import HeadwaterError, InvalidError
+from headwater.process.simulator import Simulator
+from headwater.process.transcripts import MakeRunner, Mismatch, Runner, Transcript, read_transcript
+from headwater.process.windowed import WindowedKernel
+from headwater.process.windowing import Windowing
+
+__all__ = [
+    "check_transcripts",
+    "load_transcripts",
+    "run_transcripts",
+    "Verdict",
+    "Mismatch",
+    "Simulator",
+    "WindowedKernel",
+    "Windowing",
+    "ManualClock",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a transcript holds; if not, `reason` says where it does not."""
+
+    file: str
+    name: str
+    holds: bool
+    reason: str | None = None
+
+
+def simulate(windowings: Sequence[Windowing], schema: pl.Schema) -> Runner:
+    """A simulator for a chain of computations over rows of this schema."""
+    kernels = []
+    for windowing in windowings:
+        kernel = WindowedKernel.of(windowing, schema)
+        schema = kernel.output_schema
+        kernels.append(kernel)
+    return Simulator(*kernels)
+
+
+def _on_spark() -> MakeRunner:
+    from headwater.spark.transcripts import make_runners
+
+    return make_runners()
+
+
+RUNNERS: dict[str, Callable[[], MakeRunner]] = {"simulator": lambda: simulate, "spark": _on_spark}
+"""The runners there are, by the name that `--on` takes."""
+
+
+def load_transcripts(path: str | Path) -> list[Transcript]:
+    """The transcripts of a YAML file, one a document."""
+    try:
+        documents = list(yaml.safe_load_all(Path(path).read_text()))
+    except (OSError, yaml.YAMLError) as error:
+        raise InvalidError(f"cannot read transcripts from {str(path)!r}: {error}") from error
+    return [_transcript(path, document) for document in documents if document is not None]
+
+
+def run_transcripts(paths: Iterable[str | Path], *, on: str = "simulator") -> list[Verdict]:
+    """Run all transcripts of these files, and say of each whether it holds."""
+    if on not in RUNNERS:
+        raise InvalidError(f"cannot run transcripts on {on!r}; there is {', '.join(RUNNERS)}")
+    make_runner = RUNNERS[on]()
+    return [
+        _verdict(str(path), transcript, make_runner) for path in paths for transcript in load_transcripts(path)
+    ]
+
+
+def check_transcripts(*paths: str | Path, on: str = "simulator") -> None:
+    """Run all transcripts of these files; raises an `AssertionError` that names those that do not hold."""
+    broken = [verdict for verdict in run_transcripts(paths, on=on) if not verdict.holds]
+    if broken:
+        raise AssertionError("\n".join(f"{verdict.file}: {verdict.reason}" for verdict in broken))
+
+
+def _transcript(path: str | Path, document: Any) -> Transcript:
+    if not isinstance(document, Mapping):
+        raise InvalidError(f"cannot read transcripts from {str(path)!r}: found {document!r}, not a mapping")
+    return read_transcript(document)
+
+
+def _verdict(path: str, transcript: Transcript, make_runner: MakeRunner) -> Verdict:
+    try:
+        transcript.check(make_runner)
+    except HeadwaterError as error:
+        return Verdict(path, transcript.name, holds=False, reason=str(error))
+    return Verdict(path, transcript.name, holds=True)
