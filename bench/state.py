@@ -230,7 +230,7 @@ for key, value in {
     t.get_config().set(key, value)
 t.execute_sql(f'''create table src (
     id bigint, seq bigint, v double,
-    at as to_timestamp_ltz(seq * 60000 / {events // 4}, 3), watermark for at as at
+    ts as to_timestamp_ltz(seq * 60000 / {events // 4}, 3), watermark for ts as ts
 ) with (
     'connector' = 'datagen', 'number-of-rows' = '{events}', 'rows-per-second' = '1000000000',
     'fields.id.min' = '0', 'fields.id.max' = '{keys - 1}',
@@ -242,9 +242,9 @@ if kind == "sum":
     query = f"insert into sink select {key}, sum(v) from src group by {key}"
 else:
     query = '''insert into sink select k, sum(v)
-        from table(tumble(table keyed, descriptor(at), interval '1' minute))
+        from table(tumble(table keyed, descriptor(ts), interval '1' minute))
         group by k, window_start, window_end'''
-    t.execute_sql(f"create temporary view keyed as select {key} as k, v, at from src")
+    t.execute_sql(f"create temporary view keyed as select {key} as k, v, ts from src")
 began = time.time()
 t.execute_sql(query).wait()
 print(json.dumps(events / (time.time() - began)))

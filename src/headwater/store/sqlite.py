@@ -137,7 +137,8 @@ class ViewStore:
     ) -> bool:
         """Upsert one batch of rows by key, with its number; False if that batch is already there.
 
-        With `signs` the rows are changes: one with a sign below 0 takes back an equal row that is there.
+        With `signs` the rows are changes: one with a sign below 0 takes back the row that is there, if it is the
+        one it was (fractions aside: a batch that is run again may round otherwise).
         """
         with self._write() as db:
             known = self._progress(db, view)
@@ -334,7 +335,7 @@ class ViewStore:
         for key, row in rows.items():
             known = before.get(key)
             if isinstance(row, _TakenBack):
-                if known == row.row:
+                if known is not None and _is_same(shape, known, row.row):
                     changes.append((Op.DELETE, key, known, None))
             elif known != row:
                 changes.append((Op.INSERT if known is None else Op.UPDATE, key, known, row))
@@ -403,9 +404,19 @@ def _encode_rows(
         name = json.dumps(key, ensure_ascii=False)
         if signs is None or signs[number] > 0:
             found[name] = row
-        elif found.get(name, row) == row:  # Not if another row has its key by now.
+            continue
+        present = found.get(name, row)
+        if not isinstance(present, _TakenBack) and _is_same(
+            shape, present, row
+        ):  # Else another has its key by now.
             found[name] = _TakenBack(row)
     return found
+
+
+def _is_same(shape: ViewShape, one: Sequence[Value], other: Sequence[Value]) -> bool:
+    """Whether two rows agree in all but fractions."""
+    columns = zip(shape.columns, one, other, strict=True)
+    return all(a == b for column, a, b in columns if column.type not in ("double", "float"))
 
 
 def _decode_row(shape: ViewShape, row: Sequence[Value]) -> dict[str, Any]:
