@@ -34,6 +34,10 @@ class Topic:
     event_time: str | None = None
     partitions: int = 1
     """Of a topic that the app creates in its embedded log."""
+    delay: str | None = None
+    """How far out of order events may be: the watermark stands this far behind the highest event time."""
+    idle: str | None = None
+    """After how long without records a partition no longer holds the watermark back; never unless told."""
 
     @property
     def dead_letters(self) -> str:
@@ -69,16 +73,29 @@ class App:
         return tuple(self._views.values())
 
     def topic(
-        self, name: str, *, schema: str | None = None, event_time: str | None = None, partitions: int = 1
+        self,
+        name: str,
+        *,
+        schema: str | None = None,
+        event_time: str | None = None,
+        partitions: int = 1,
+        delay: str | None = None,
+        idle: str | None = None,
     ) -> Topic:
-        """Declare a topic; `schema` is Spark's (`"order_id string, amount double"`), values are JSON objects."""
+        """Declare a topic; `schema` is Spark's (`"order_id string, amount double"`), values are JSON objects.
+
+        Each partition's watermark stands `delay` (`"5 seconds"`) behind its highest event time, and the topic's is
+        the least of them; a partition without records for `idle` is left out.
+        """
         if name in self._topics:
             raise InvalidError(f"app {self.name!r} declares topic {name!r} twice")
         if event_time is not None and schema is None:
             raise InvalidError(
                 f"topic {name!r} names event time {event_time!r} but has no schema with that column"
             )
-        topic = Topic(name=name, schema=schema, event_time=event_time, partitions=partitions)
+        topic = Topic(
+            name=name, schema=schema, event_time=event_time, partitions=partitions, delay=delay, idle=idle
+        )
         self._topics[name] = topic
         return topic
 

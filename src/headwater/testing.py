@@ -56,7 +56,13 @@ def simulate(windowings: Sequence[Windowing], schema: pl.Schema) -> Runner:
     return Simulator(*kernels)
 
 
-RUNNERS: dict[str, Callable[[], MakeRunner]] = {"simulator": lambda: simulate}
+def _on_spark() -> MakeRunner:
+    from headwater.spark.transcripts import make_runners
+
+    return make_runners()
+
+
+RUNNERS: dict[str, Callable[[], MakeRunner]] = {"simulator": lambda: simulate, "spark": _on_spark}
 """The runners there are, by the name that `--on` takes."""
 
 

@@ -192,3 +192,25 @@ def test_infinities_come_back_as_json_can_carry_them(tmp_path, number):
     store = open_store(tmp_path)
     store.commit_rows("totals", totals(("tea", number)), run="r", batch=0)
     assert isinstance(store.rows("totals")[0]["total"], str)
+
+
+def test_changes_put_and_take_back(tmp_path: Path) -> None:
+    store = ViewStore(tmp_path / "views.db")
+    columns = (Column("product", "string"), Column("n", "bigint"), Column("total", "double"))
+    store.declare(ViewShape(name="sums", key=("product",), columns=columns))
+
+    def commit(batch: int, *changes: tuple[str, int, float, int]) -> dict[str, int]:
+        product, n, total, signs = zip(*changes, strict=True)
+        rows = pa.table({"product": product, "n": n, "total": total})
+        store.commit_rows("sums", rows, run="run", batch=batch, signs=signs)
+        return {row["product"]: row["n"] for row in store.rows("sums")}
+
+    assert commit(0, ("tea", 1, 0.3, 1), ("cocoa", 1, 1.0, 1)) == {"tea": 1, "cocoa": 1}
+    assert commit(1, ("tea", 1, 0.3, -1), ("tea", 2, 0.6, 1)) == {"tea": 2, "cocoa": 1}
+    # What is taken back may have been rounded otherwise when it was put.
+    assert commit(2, ("tea", 2, 0.6000000000000001, -1)) == {"cocoa": 1}
+    # Another row has the key by now: it stays.
+    assert commit(3, ("cocoa", 5, 1.0, 1), ("cocoa", 1, 1.0, -1)) == {"cocoa": 5}
+    assert commit(4, ("cocoa", 1, 1.0, -1)) == {"cocoa": 5}
+    assert [change.op for change in store.changes("sums", after=0)] == ["c", "c", "u", "d", "u"]
+    store.close()

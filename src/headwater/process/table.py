@@ -1,10 +1,115 @@
-"""Table: rows by key, as a value. What a kernel remembers between two steps is a few of these."""
+"""Table: rows by key, as a value. What a kernel remembers between two steps is a few of these.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+A table is a few sorted *runs*, oldest first, and what has changed since they were sealed. A change is written
+down beside them, with a mark for what is gone; a later row takes the place of an earlier one of the same key. So
+reading or changing some rows costs what they are, not what is stored, and a run, once sealed, never changes: a
+runner can keep it, share it and map it into memory. `sealed` makes a run of the changes and merges runs of similar
+size, so that there are about log(n) of them.
 
+Inside a run, rows stand in the order of a hash of `by`, the columns that reads name: the whole key unless told
+otherwise. Polars' hash may change with its version; who keeps runs must remember `hash_mark()` and make them anew
+(`Run.of`) when it differs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
 import polars as pl
+
+Hashes = npt.NDArray[np.uint64]
+
+HASH, GONE = "_hash", "_gone"
+
+GROWTH = 4
+"""A run is merged into the one before it unless that is this many times as long. More makes fewer runs to look
+into and more rows to copy."""
+
+_SEED = 7
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+"""Knuth's multiplier: spreads the bits of one column's hash before the next one's is added."""
+
+
+def key_hash(rows: pl.DataFrame, columns: Sequence[str]) -> Hashes:
+    """A hash of some columns for each row; the same for equal values in any process with the same Polars."""
+    hashes: Hashes = np.zeros(rows.height, dtype=np.uint64)
+    for number, name in enumerate(columns):
+        part = rows.get_column(name).hash(_SEED).to_numpy()
+        hashes = part if number == 0 else (hashes * _MIX) ^ part
+    return hashes
+
+
+@cache
+def hash_mark() -> int:
+    """What tells two versions of the hash apart."""
+    sample = pl.DataFrame({"text": ["headwater", None], "number": [1, -1], "real": [0.5, None]})
+    return int(key_hash(sample, sample.columns).sum())
+
+
+class _Needles:
+    """Keys to be looked up, in the order of their hashes."""
+
+    __slots__ = ("distinct", "hashes", "keys")
+
+    def __init__(self, keys: pl.DataFrame, by: Sequence[str]) -> None:
+        hashes = key_hash(keys, by)
+        order = np.argsort(hashes)
+        self.hashes = hashes[order]
+        self.keys = keys[order]
+        self.distinct = _all_differ(self.hashes)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows in the order of their hashes, with `_hash` and `_gone` beside their own columns."""
+
+    frame: pl.DataFrame
+    hashes: Hashes = field(repr=False)
+    distinct: bool
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame, by: Sequence[str]) -> Self:
+        """Put rows, which have `_gone` among their columns, in order."""
+        hashes = key_hash(rows, by)
+        order = np.argsort(hashes, kind="stable")
+        ordered = rows[order].with_columns(pl.Series(HASH, hashes[order]))
+        return cls.ordered(ordered)
+
+    @classmethod
+    def ordered(cls, frame: pl.DataFrame) -> Self:
+        """Take rows that are in order already."""
+        hashes = frame.get_column(HASH).rechunk().to_numpy()
+        return cls(frame, hashes, _all_differ(hashes))
+
+    def __len__(self) -> int:
+        return self.frame.height
+
+    def positions(self, needles: _Needles) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_] | None]:
+        """Where rows with these hashes stand; and which needles were found, where that is one for one."""
+        if not len(self.hashes):
+            return np.zeros(0, dtype=np.intp), None
+        low = np.searchsorted(self.hashes, needles.hashes)
+        found = self.hashes[np.minimum(low, len(self.hashes) - 1)] == needles.hashes
+        if self.distinct and needles.distinct:
+            return low[found], found
+        wanted = np.unique(needles.hashes[found])
+        low = np.searchsorted(self.hashes, wanted)
+        lengths = np.searchsorted(self.hashes, wanted, side="right") - low
+        before = np.cumsum(lengths) - lengths
+        return np.repeat(low - before, lengths) + np.arange(lengths.sum()), None
+
+    def find(self, needles: _Needles) -> pl.DataFrame:
+        """The rows, marks of what is gone among them, whose key is one of these."""
+        at, found = self.positions(needles)
+        rows = self.frame[at]
+        if found is None:
+            return _semi(rows, needles.keys)
+        keys = needles.keys if found.all() else needles.keys.filter(pl.Series(found))
+        same = _equal(rows, keys)
+        return rows if same.all() else rows.filter(same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,28 +117,162 @@ class Table:
     """One row for each key. A change gives a new table and leaves this one as it is."""
 
     key: tuple[str, ...]
-    rows: pl.DataFrame
+    by: tuple[str, ...]
+    fresh: pl.DataFrame
+    runs: tuple[Run, ...] = ()
 
     @classmethod
-    def empty(cls, schema: pl.Schema, key: Sequence[str]) -> Self:
-        return cls(tuple(key), pl.DataFrame(schema=schema))
+    def empty(cls, schema: pl.Schema, key: Sequence[str], by: Sequence[str] | None = None) -> Self:
+        """A table without rows. A read that names all columns of `by`, a part of the key, does not scan."""
+        fresh = pl.DataFrame(schema={**schema, GONE: pl.Boolean})
+        return cls(tuple(key), tuple(key if by is None else by), fresh)
+
+    @property
+    def schema(self) -> pl.Schema:
+        return pl.Schema({name: kind for name, kind in self.fresh.schema.items() if name != GONE})
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """All rows; this looks at every one."""
+        return self.where(pl.lit(True))
 
     def get(self, keys: pl.DataFrame) -> pl.DataFrame:
         """The rows whose key is in `keys`, which may name only some of the key's columns."""
-        return self.rows.join(keys, on=keys.columns, how="semi", nulls_equal=True)
+        keys = self._typed(keys)
+        found = [part for part in self._find(keys, self.runs, self.fresh) if part.height]
+        rows = found[0] if len(found) == 1 else self._newest(found)
+        return rows.filter(~pl.col(GONE)).select(self._columns)
 
     def where(self, condition: pl.Expr) -> pl.DataFrame:
         """The rows for which a condition holds."""
-        return self.rows.filter(condition)
+        wanted = ~pl.col(GONE) & condition
+        parts = [self.fresh.filter(wanted).select(self._columns)]
+        for number in reversed(range(len(self.runs))):
+            rows = self.runs[number].frame.filter(wanted).select(self._columns)
+            if rows.height:
+                rows = self._not_in(rows, self.runs[number + 1 :])
+            parts.append(rows)
+        some = [part for part in parts if part.height]
+        return pl.concat(some) if some else parts[0]
 
     def put(self, rows: pl.DataFrame) -> Self:
         """With these rows, each in the place of the one that had its key."""
-        kept = self.rows.join(rows, on=list(self.key), how="anti", nulls_equal=True)
-        return type(self)(self.key, pl.concat([kept, rows.select(kept.columns)]))
+        if not rows.height:
+            return self
+        rows = self._typed(rows.select(self._columns)).with_columns(pl.lit(False).alias(GONE))
+        return self._with(rows)
 
     def drop(self, keys: pl.DataFrame) -> Self:
         """Without the rows whose key is in `keys`, which may name only some of the key's columns."""
-        return type(self)(self.key, self.rows.join(keys, on=keys.columns, how="anti", nulls_equal=True))
+        gone = self.get(keys)
+        if not gone.height:
+            return self
+        if not self.runs:
+            return type(self)(self.key, self.by, _anti(self.fresh, gone.select(self.key)))
+        marks = gone.select(self.key).with_columns(
+            *(pl.lit(None, kind).alias(name) for name, kind in self.schema.items() if name not in self.key),
+            pl.lit(True).alias(GONE),
+        )
+        return self._with(marks.select(self.fresh.columns))
+
+    def sealed(self) -> Self:
+        """The same rows with all changes in runs."""
+        if not self.fresh.height:
+            return self
+        runs = [*self.runs, Run.of(self.fresh, self.by)]
+        while len(runs) > 1 and len(runs[-2]) <= GROWTH * len(runs[-1]):
+            newer, older = runs.pop(), runs.pop()
+            runs.append(self._merged(older, newer, first=not runs))
+        return self.of_runs([run for run in runs if len(run)])
+
+    def of_runs(self, runs: Sequence[Run]) -> Self:
+        """A table like this one that consists of these runs, oldest first."""
+        return type(self)(self.key, self.by, self.fresh.clear(), tuple(runs))
 
     def __len__(self) -> int:
         return self.rows.height
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    @property
+    def _columns(self) -> list[str]:
+        return [name for name in self.fresh.columns if name != GONE]
+
+    def _typed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """With the table's types: a number's hash depends on its width."""
+        kinds = self.fresh.schema
+        wrong = {name: kinds[name] for name, kind in rows.schema.items() if kind != kinds[name]}
+        return rows.cast(wrong) if wrong else rows  # type: ignore[arg-type]
+
+    def _find(self, keys: pl.DataFrame, runs: Sequence[Run], fresh: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """What each part has of some keys, newest part first."""
+        columns = self.fresh.columns
+        if fresh.height:
+            yield _semi(fresh, keys)
+        indexed = bool(self.by) and set(self.by) <= set(keys.columns)
+        needles = _Needles(keys, self.by) if indexed and runs else None
+        for run in reversed(runs):
+            found = run.find(needles) if needles is not None else _semi(run.frame, keys)
+            yield found.select(columns)
+
+    def _newest(self, parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        if not parts:
+            return self.fresh.clear()
+        rows = pl.concat(parts)
+        return rows.unique(self.key, keep="first", maintain_order=True) if self.key else rows.head(1)
+
+    def _not_in(self, rows: pl.DataFrame, newer: Sequence[Run]) -> pl.DataFrame:
+        """Those of some rows that have not been replaced since."""
+        keys = rows.select(self.key)
+        replaced = [part.select(self.key) for part in self._find(keys, newer, self.fresh) if part.height]
+        return _anti(rows, pl.concat(replaced)) if replaced else rows
+
+    def _with(self, changes: pl.DataFrame) -> Self:
+        kept = _anti(self.fresh, changes.select(self.key)) if self.fresh.height else self.fresh
+        fresh = pl.concat([kept, changes]) if kept.height else changes
+        return type(self)(self.key, self.by, fresh, self.runs)
+
+    def _merged(self, older: Run, newer: Run, *, first: bool) -> Run:
+        """One run of two; the marks of what is gone are not needed where nothing is older."""
+        keys = newer.frame.select(self.key)
+        both = pl.concat([self._without(older, keys), newer.frame])
+        if first:
+            both = both.filter(~pl.col(GONE))
+        # The sort finds two sorted halves, which is what makes it fast.
+        return Run.ordered(both.sort(HASH, maintain_order=True))
+
+    def _without(self, older: Run, keys: pl.DataFrame) -> pl.DataFrame:
+        """The rows of a run whose key is none of these."""
+        if self.by and set(self.by) == set(self.key):
+            needles = _Needles(keys, self.by)
+            at, found = older.positions(needles)
+            # Hashes can be equal where keys are not: then the long way.
+            if found is not None and _equal(older.frame[at], needles.keys.filter(pl.Series(found))).all():
+                keep = np.ones(len(older), dtype=np.bool_)
+                keep[at] = False
+                return older.frame.filter(pl.Series(keep))
+        return _anti(older.frame, keys)
+
+
+def _all_differ(hashes: Hashes) -> bool:
+    return not bool((hashes[1:] == hashes[:-1]).any())
+
+
+def _equal(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.Series:
+    """Where rows and keys, side by side, agree in all columns of the keys."""
+    same = pl.Series([True]).new_from_index(0, rows.height)
+    for name in keys.columns:
+        same = same & rows.get_column(name).eq_missing(keys.get_column(name))
+    return same
+
+
+def _semi(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+    return _join(rows, keys, "semi") if keys.width else rows
+
+
+def _anti(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+    return _join(rows, keys, "anti") if keys.width else rows.clear()
+
+
+def _join(rows: pl.DataFrame, keys: pl.DataFrame, how: Any) -> pl.DataFrame:
+    return rows.join(keys, on=keys.columns, how=how, nulls_equal=True, maintain_order="left")

@@ -68,7 +68,10 @@ class WindowedKernel:
 
     def initial(self) -> State:
         combined = self._nothing()
-        tables = {WINDOWS: Table.empty(self.gathering.fresh(combined).schema, (*self.windowing.by, START, END))}
+        # Sessions are looked up by their group, whose others they may join.
+        by = self.windowing.by if isinstance(self.windowing.where, Session) else None
+        key = (*self.windowing.by, START, END)
+        tables = {WINDOWS: Table.empty(self.gathering.fresh(combined).schema, key, by)}
         if isinstance(self.windowing.where, Sliding):
             tables[POINTS] = Table.empty(self.gathering.points(combined).schema, (*self.windowing.by, "at"))
         return tables

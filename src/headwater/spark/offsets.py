@@ -47,6 +47,8 @@ class SourceOptions:
     ending: Bound
     max_offsets_per_trigger: int | None = None
     min_partitions: int | None = None
+    every_partition: bool = False
+    """A stream has a task for each partition in every batch, also for one without new records."""
     include_headers: bool = False
     fail_on_data_loss: bool = True
     read_committed: bool = False
@@ -82,6 +84,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         ending=_bound(given, "ending", default=LATEST),
         max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
         min_partitions=_positive(given, "minPartitions"),
+        every_partition=_flag(given, "everyPartition", default=False),
         include_headers=_flag(given, "includeHeaders", default=False),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         read_committed=_isolation(given) == _READ_COMMITTED,

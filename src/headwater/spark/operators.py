@@ -1,16 +1,30 @@
-"""Operators for `df.transform(...)`: what `process` describes, run by Spark."""
+"""Operators for `df.transform(...)`: what `process` describes, run by Spark.
+
+Where Spark's own operator has the same meaning, it is used; else a kernel is run.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import InvalidError
 from headwater.process.aggregates import Aggregate, Function
-from headwater.process.windows import Tumbling
-from headwater.spark.rows import event_time_of
+from headwater.process.triggers import Default, Trigger
+from headwater.process.windowed import WindowedKernel
+from headwater.process.windowing import CHANGE, EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
+from headwater.process.windows import Time, Tumbling, Window
+from headwater.spark.frames import empty_like
+from headwater.spark.rows import DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, event_time_of
+from headwater.spark.stateful import Times, run_kernel
 
 WINDOW = "window"
+_SPAN = {"window_start", "window_end"}
+
+WATERMARK = "_watermark"
+"""The column in which an operator's rows tell the watermark at which they came, for an operator behind it."""
 
 _FUNCTIONS: dict[Function, Callable[[str], Column]] = {
     Function.COUNT: F.count,
@@ -22,28 +36,109 @@ _FUNCTIONS: dict[Function, Callable[[str], Column]] = {
 
 
 def windowed(
-    *, what: Mapping[str, Aggregate], where: Tumbling, by: Sequence[str] = ()
+    *,
+    what: Mapping[str, Any],
+    where: Window,
+    when: Trigger | None = None,
+    how: Mode | None = None,
+    by: Sequence[str] = (),
+    lateness: str | None = None,
 ) -> Callable[[DataFrame], DataFrame]:
     """Aggregate the events of each window and group.
 
     The result has the columns `by`, then `window` (a struct of `start` and `end`), then those of `what`. The event
-    time is the one declared with the topic. A window's row changes as long as events for it arrive, however late.
+    time is the one declared with the topic.
+
+    With `what`, `where` and `by` alone, for tumbling windows and Spark's own aggregates, a window's row changes as
+    long as events for it arrive, however late, and its state is kept for ever. With `when`, `how` or `lateness`,
+    or where Spark has no such window or aggregate, the rows are *changes*: panes that the trigger fires, with
+    `event_time`, `timing` (early, on_time, late), `pane`, `nonspeculative_pane`, `is_final`, `trigger`, and
+    `_change`: 1 for a row that is put, -1 for one that is taken back. Changes can be windowed again. A window is
+    let go when the watermark has passed its end by `lateness`; what comes for it then is in the late ledger.
     """
-    if not what:
-        raise InvalidError("windowed: `what` names nothing to compute")
-    clash = {*by, WINDOW} & set(what)
-    if clash:
-        raise InvalidError(f"windowed: {', '.join(sorted(clash))} would be there twice; rename it in `what`")
+    windowing = Windowing(
+        what=what,
+        where=where,
+        when=Default() if when is None else when,
+        how=Mode.ACCUMULATING if how is None else how,
+        by=tuple(by),
+        lateness=lateness,
+    )
+    asked = when is not None or how is not None or lateness is not None
+    if not asked and _is_native(windowing):
+        return lambda events: _native(events, windowing)
+    return lambda events: _changes(events, windowing)
 
-    def apply(events: DataFrame) -> DataFrame:
-        span = F.window(events[event_time_of(events)], _interval(where)).alias(WINDOW)
-        results = [_FUNCTIONS[a.function](a.column or "*").alias(name) for name, a in what.items()]
-        return events.groupBy(*by, span).agg(*results).select(*by, WINDOW, *what)
 
-    return apply
+# -- Spark's own ----------------------------------------------------------------------------------------------
+
+
+def _is_native(windowing: Windowing) -> bool:
+    where = windowing.where
+    return (
+        isinstance(where, Tumbling)
+        and where.by is Time.EVENT
+        and where.offset is None
+        and all(isinstance(a, Aggregate) and a.function in _FUNCTIONS for a in windowing.what.values())
+    )
+
+
+def _native(events: DataFrame, windowing: Windowing) -> DataFrame:
+    if CHANGE in events.columns:
+        return _changes(events, windowing)  # Spark's aggregates cannot take anything back.
+    assert isinstance(windowing.where, Tumbling)
+    span = F.window(events[event_time_of(events)], _interval(windowing.where)).alias(WINDOW)
+    results = [_FUNCTIONS[a.function](a.column or "*").alias(name) for name, a in windowing.what.items()]
+    return events.groupBy(*windowing.by, span).agg(*results).select(*windowing.by, WINDOW, *windowing.what)
 
 
 def _interval(where: Tumbling) -> str:
     # Spark counts in microseconds and knows nothing finer.
     micros = round(where.duration.total_seconds() * 1_000_000)
     return f"{micros} microseconds"
+
+
+# -- by a kernel ----------------------------------------------------------------------------------------------
+
+
+def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
+    rows, times = _timed(events, windowing)
+    schema = empty_like(rows.drop(WATERMARK).schema).schema
+    kernel = WindowedKernel.of(_at(windowing, times.event_time), schema)
+    by_clock = windowing.where.by is Time.PROCESSING
+    needs_clock = by_clock or kernel.firing.has_deadlines or times.idle_after is not None
+    times = replace(times, processing_time=needs_clock)
+    changes = run_kernel(rows, kernel, by=windowing.by, times=times, told={"watermark": WATERMARK})
+    span = F.struct(
+        F.timestamp_micros("window_start").alias("start"), F.timestamp_micros("window_end").alias("end")
+    )
+    moment = F.timestamp_micros(EVENT_TIME_COLUMN).alias(EVENT_TIME_COLUMN)
+    chosen = changes.select(
+        *windowing.by, span.alias(WINDOW), *windowing.what, moment, *PANE_COLUMNS, CHANGE, WATERMARK
+    )
+    return chosen.withMetadata(EVENT_TIME_COLUMN, {EVENT_TIME_KEY: True})
+
+
+def _timed(events: DataFrame, windowing: Windowing) -> tuple[DataFrame, Times]:
+    """The rows with their event time in microseconds, as kernels have it, and what is known of the time."""
+    taken = _SPAN & set(events.columns)
+    if taken:
+        raise InvalidError(f"windowed: the rows have a column {', '.join(sorted(taken))}; rename it")
+    if windowing.where.by is Time.PROCESSING:
+        return events.drop(WATERMARK), Times()
+    name = event_time_of(events)
+    metadata = events.schema[name].metadata
+    rows = events.withColumn(name, F.unix_micros(F.col(name).cast("timestamp")))
+    times = Times(
+        event_time=name,
+        delay=int(metadata.get(DELAY_KEY, 0)),
+        idle_after=metadata.get(IDLE_KEY),
+        watermark=WATERMARK if WATERMARK in events.columns else None,
+    )
+    return rows, times
+
+
+def _at(windowing: Windowing, event_time: str | None) -> Windowing:
+    if event_time is None:
+        return windowing
+    return replace(windowing, time=event_time)

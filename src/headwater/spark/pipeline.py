@@ -18,13 +18,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headwater.app import App, Topic, View
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, InvalidError, UnavailableError
+from headwater.process.windowing import CHANGE
 from headwater.record import TopicPartition
 from headwater.spark.failures import Failure, Retries, read_failure
 from headwater.spark.offsets import BOOTSTRAP, from_json
+from headwater.spark.operators import WATERMARK
 from headwater.spark.rows import bad_records, good_rows
 from headwater.spark.sink import BatchFunction, dead_letter_sink, view_sink
 from headwater.spark.source import HeadwaterSource
 from headwater.spark.spool import Spool
+from headwater.spark.surroundings import surroundings
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore, Kind
 from headwater.store.sqlite import ViewShape, ViewStore
@@ -38,6 +41,9 @@ OFFSETS_PER_TRIGGER_MAX = 500_000
 """Bounds a batch's memory; large enough that a backlog is worked off at full speed."""
 
 WATCH_EVERY_S = 0.5
+
+UPDATE, APPEND = "update", "append"
+"""Spark's own aggregates give new versions of rows; our operators append changes, and Spark chains only those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +83,13 @@ class Pipeline:
 
     def start(self) -> None:
         """Check every view, then start every query; nothing is started if anything is wrong."""
-        views = [(view, self._build(view)) for view in self._app.views]
+        views = [(view, *self._build(view)) for view in self._app.views]
         misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
-        for view, rows in views:
+        for view, rows, _ in views:
             self._store.declare(_shape(view, rows))
-        for view, rows in views:
+        for view, rows, mode in views:
             sink = view_sink(self._store, view, self._spool(view), self._note_operators)
-            self._start(view.name, rows, sink, VIEW_TRIGGER)
+            self._start(view.name, rows, sink, VIEW_TRIGGER, mode)
         for topic, records in misfits:
             sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, self._clock)
             self._start(topic.dead_letters, records, sink, DEAD_LETTER_TRIGGER)
@@ -127,7 +133,7 @@ class Pipeline:
 
     # -- building ---------------------------------------------------------------------------------------------
 
-    def _records(self, topic: Topic) -> DataFrame:
+    def _records(self, topic: Topic, *, every_partition: bool = False) -> DataFrame:
         # Registered anew for each load: what Spark finds by itself shares one map of environment variables between
         # all queries, and one that starts adds to it while another serializes it ("Task not serializable").
         self._spark.dataSource.register(HeadwaterSource)
@@ -137,16 +143,30 @@ class Pipeline:
             .option("subscribe", topic.name)
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
+            .option("everyPartition", str(every_partition).lower())
             .load()
         )
 
     def _spool(self, view: View) -> Spool:
         return Spool(str(self._settings.data / "spool" / view.name))
 
-    def _build(self, view: View) -> DataFrame:
+    def _call(self, view: View) -> tuple[DataFrame, str]:
+        """What the view's function makes, with the output mode it needs."""
+        spool = self._spool(view)
+        with surroundings(spool) as around:
+            rows = view.function(*(good_rows(self._records(topic), topic) for topic in view.topics))
+        if not around.operators:
+            return rows, UPDATE
+        # Now it is known that there are operators with a watermark, which want to see every partition.
+        with surroundings(spool):
+            records = (self._records(topic, every_partition=True) for topic in view.topics)
+            rows = view.function(*(good_rows(r, topic) for r, topic in zip(records, view.topics, strict=True)))
+        return rows, APPEND
+
+    def _build(self, view: View) -> tuple[DataFrame, str]:
         """Call the view's function; what is wrong in it is told as the user's mistake, with the view's name."""
         try:
-            rows = view.function(*(good_rows(self._records(topic), topic) for topic in view.topics))
+            rows, mode = self._call(view)
         except HeadwaterError as error:
             raise InvalidError(f"cannot build view {view.name!r}: {error}", hint=error.hint) from error
         except PySparkException as error:
@@ -163,13 +183,13 @@ class Pipeline:
                 f"cannot build view {view.name!r}: key column {', '.join(map(repr, missing))} is not in its "
                 f"result, which has: {', '.join(rows.columns)}"
             )
-        return rows
+        return rows, mode
 
-    def _start(self, name: str, rows: DataFrame, sink: BatchFunction, interval: str) -> None:
+    def _start(self, name: str, rows: DataFrame, sink: BatchFunction, interval: str, mode: str = UPDATE) -> None:
         self._facts.add(name, {"state": "starting"}, at_ms=self._clock.now_ms())
         writer = (
             rows.writeStream.queryName(name)
-            .outputMode("update")
+            .outputMode(mode)
             .option("checkpointLocation", str(self._settings.data / "checkpoints" / name))
             .foreachBatch(sink)
         )
@@ -250,7 +270,11 @@ def _shape(view: View, rows: DataFrame) -> ViewShape:
     return ViewShape(
         name=view.name,
         key=view.key,
-        columns=tuple(Column(f.name, f.dataType.simpleString()) for f in rows.schema.fields),
+        columns=tuple(
+            Column(f.name, f.dataType.simpleString())
+            for f in rows.schema.fields
+            if f.name not in (CHANGE, WATERMARK)
+        ),
     )
 
 

@@ -24,8 +24,11 @@ from pyspark.sql.types import (
 
 from headwater.app import Topic
 from headwater.errors import InvalidError
+from headwater.process.durations import micros
 
 EVENT_TIME_KEY = "headwater.eventTime"
+DELAY_KEY, IDLE_KEY = "headwater.delay", "headwater.idle"
+"""On the event time's column, in microseconds: the watermark's delay, and when a partition is idle."""
 RECORD_TIME = "timestamp"
 _ROW, _MISFIT = "_headwater_row", "_headwater_misfit"
 
@@ -69,18 +72,18 @@ def parse_schema(topic: Topic) -> StructType:
 def good_rows(records: DataFrame, topic: Topic) -> DataFrame:
     """The rows of those records that fit, with the event time marked."""
     if topic.schema is None:
-        return _mark_event_time(records, RECORD_TIME)
+        return _mark_event_time(records, RECORD_TIME, topic)
     schema = parse_schema(topic)
     decoded = _decode(records, schema).where(~_is_bad(topic))
     columns = [F.col(f"{_ROW}.`{name}`").alias(name) for name in schema.names]
     if topic.event_time is not None:
-        return _mark_event_time(decoded.select(*columns), topic.event_time)
+        return _mark_event_time(decoded.select(*columns), topic.event_time, topic)
     if RECORD_TIME in schema.names:
         raise InvalidError(
             f"topic {topic.name!r} has a column 'timestamp' and no event time: say event_time='timestamp', "
             "or rename the column so that the record's own timestamp can take its place"
         )
-    return _mark_event_time(decoded.select(*columns, RECORD_TIME), RECORD_TIME)
+    return _mark_event_time(decoded.select(*columns, RECORD_TIME), RECORD_TIME, topic)
 
 
 def bad_records(records: DataFrame, topic: Topic) -> DataFrame:
@@ -126,8 +129,12 @@ def _is_bad(topic: Topic) -> Column:
     return F.coalesce(bad, F.lit(True))
 
 
-def _mark_event_time(rows: DataFrame, column: str) -> DataFrame:
-    return rows.withMetadata(column, {EVENT_TIME_KEY: True})
+def _mark_event_time(rows: DataFrame, column: str, topic: Topic) -> DataFrame:
+    marks: dict[str, bool | int] = {EVENT_TIME_KEY: True}
+    for key, duration in ((DELAY_KEY, topic.delay), (IDLE_KEY, topic.idle)):
+        if duration is not None:
+            marks[key] = micros(duration)
+    return rows.withMetadata(column, marks)
 
 
 def _field_problem(field: StructField, value: Any) -> str | None:

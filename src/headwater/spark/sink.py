@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from headwater.app import Topic, View
 from headwater.clock import Clock
+from headwater.process.windowing import CHANGE
 from headwater.record import Record, TopicPartition
 from headwater.spark.rows import explain_misfit
 from headwater.spark.spool import Spool, summarize_operators
@@ -34,7 +35,8 @@ def view_sink(store: ViewStore, view: View, spool: Spool, note: NoteFacts) -> Ba
     def write(rows: DataFrame, batch: int) -> None:
         table = rows.toArrow()  # The steps run now, and leave their files.
         run = _run_of(rows)
-        store.commit_rows(view.name, table, run=run, batch=batch, late_rows=spool.late(run, batch))
+        signs = table.column(CHANGE).to_pylist() if CHANGE in table.column_names else None
+        store.commit_rows(view.name, table, run=run, batch=batch, late_rows=spool.late(run, batch), signs=signs)
         facts = spool.facts(run, batch)
         if facts:
             note(view.name, {"batchId": batch, "operators": summarize_operators(facts)})

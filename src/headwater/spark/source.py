@@ -160,6 +160,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 + "; set failOnDataLoss to false to go on without them"
             )
         begin = {tp: max(begin[tp], earliest[tp]) for tp in changed}
+        if self._options.every_partition:
+            # A task for each, in the same order each time: then a task's number stands for its partition.
+            return [RangePartition(Range(tp, begin.get(tp, until[tp]), until[tp])) for tp in sorted(until)]
         ranges = split(begin, {tp: until[tp] for tp in changed}, self._options.min_partitions)
         return [RangePartition(r) for r in ranges]
 
@@ -252,6 +255,8 @@ def _resolve(
 def _read(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
     """Read a range in a task."""
     at = wanted.start
+    if at >= wanted.end:
+        return
     with _client(options) as client:
         while at < wanted.end:
             data, at_next = _patiently(lambda: client.read(wanted.partition, at))  # noqa: B023

@@ -126,9 +126,20 @@ class ViewStore:
         return self._progress(self._connection(), query)
 
     def commit_rows(
-        self, view: str, rows: pa.Table, *, run: str, batch: int, late_rows: Sequence[LateRow] = ()
+        self,
+        view: str,
+        rows: pa.Table,
+        *,
+        run: str,
+        batch: int,
+        late_rows: Sequence[LateRow] = (),
+        signs: Sequence[int] | None = None,
     ) -> bool:
-        """Upsert one batch of rows by key, with its number; False if that batch is already there."""
+        """Upsert one batch of rows by key, with its number; False if that batch is already there.
+
+        With `signs` the rows are changes: one with a sign below 0 takes back the row that is there, if it is the
+        one it was (fractions aside: a batch that is run again may round otherwise).
+        """
         with self._write() as db:
             known = self._progress(db, view)
             if known is not None and known.run == run and known.batch >= batch:
@@ -139,7 +150,7 @@ class ViewStore:
                 position = self._clear(db, shape, position)
                 late.clear_late(db, view)
             late.add_late(db, view, batch, late_rows)
-            self._upsert(db, shape, _encode_rows(shape, rows), position)
+            self._upsert(db, shape, _encode_rows(shape, rows, signs), position)
             self._set_progress(db, view, Progress(run=run, batch=batch, note={}))
             return True
 
@@ -316,19 +327,26 @@ class ViewStore:
         self,
         db: sqlite3.Connection,
         shape: ViewShape,
-        rows: dict[str, tuple[Value, ...]],
+        rows: "dict[str, tuple[Value, ...] | _TakenBack]",
         position: int,
     ) -> None:
         before = self._known_rows(db, shape, list(rows))
-        changes = [
-            (Op.UPDATE if key in before else Op.INSERT, key, before.get(key), row)
-            for key, row in rows.items()
-            if before.get(key) != row
-        ]
+        changes: list[_RowChange] = []
+        for key, row in rows.items():
+            known = before.get(key)
+            if isinstance(row, _TakenBack):
+                if known is not None and _is_same(shape, known, row.row):
+                    changes.append((Op.DELETE, key, known, None))
+            elif known != row:
+                changes.append((Op.INSERT if known is None else Op.UPDATE, key, known, row))
         marks = ", ".join("?" * (len(shape.columns) + 1))
         db.executemany(
             f"insert or replace into {_table(shape.name)} values ({marks})",
-            ((key, *after) for _, key, _, after in changes),
+            ((key, *after) for _, key, _, after in changes if after is not None),
+        )
+        db.executemany(
+            f"delete from {_table(shape.name)} where _key = ?",
+            ((key,) for _, key, _, after in changes if after is None),
         )
         self._note_changes(db, shape.name, changes, position)
 
@@ -349,7 +367,7 @@ class ViewStore:
         self,
         db: sqlite3.Connection,
         view: str,
-        changes: Sequence[tuple[Op, str, tuple[Value, ...] | None, tuple[Value, ...] | None]],
+        changes: "Sequence[_RowChange]",
         position: int,
     ) -> int:
         db.executemany(
@@ -364,12 +382,41 @@ class ViewStore:
         return last
 
 
-def _encode_rows(shape: ViewShape, rows: pa.Table) -> dict[str, tuple[Value, ...]]:
+_RowChange = tuple[Op, str, tuple[Value, ...] | None, tuple[Value, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _TakenBack:
+    """In the place of a row: this one is to go, if it is the one that is there."""
+
+    row: tuple[Value, ...]
+
+
+def _encode_rows(
+    shape: ViewShape, rows: pa.Table, signs: Sequence[int] | None = None
+) -> dict[str, tuple[Value, ...] | _TakenBack]:
     """Rows by key; where a batch has a key twice, the last one stands."""
     columns = {c.name: encode_column(rows.column(c.name)) for c in shape.columns}
     keys = zip(*(columns[name] for name in shape.key), strict=True)
     values = zip(*columns.values(), strict=True)
-    return {json.dumps(key, ensure_ascii=False): row for key, row in zip(keys, values, strict=True)}
+    found: dict[str, tuple[Value, ...] | _TakenBack] = {}
+    for number, (key, row) in enumerate(zip(keys, values, strict=True)):
+        name = json.dumps(key, ensure_ascii=False)
+        if signs is None or signs[number] > 0:
+            found[name] = row
+            continue
+        present = found.get(name, row)
+        if not isinstance(present, _TakenBack) and _is_same(
+            shape, present, row
+        ):  # Else another has its key by now.
+            found[name] = _TakenBack(row)
+    return found
+
+
+def _is_same(shape: ViewShape, one: Sequence[Value], other: Sequence[Value]) -> bool:
+    """Whether two rows agree in all but fractions."""
+    columns = zip(shape.columns, one, other, strict=True)
+    return all(a == b for column, a, b in columns if column.type not in ("double", "float"))
 
 
 def _decode_row(shape: ViewShape, row: Sequence[Value]) -> dict[str, Any]:

@@ -1,0 +1,217 @@
+"""Rows on their way to the state: cut by bucket, one binary Arrow value for each bucket, and rows again behind it.
+
+Spark's shuffle handles rows one by one; here it handles a few large values. A key's bucket is its hash modulo the
+number of buckets, and both are fixed with the first checkpoint. Every task sends a last row to every bucket, with
+the highest event time it saw. So each bucket is called in every batch that has tasks and knows what all know.
+
+A task's rows reach a bucket in the order of `seq`, so that a batch that is run again gives the same result.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from pyspark import TaskContext
+
+from headwater.process.kernel import Kernel, Now
+from headwater.process.table import key_hash
+from headwater.spark.frames import concat, from_arrow, to_arrow, to_bytes
+from headwater.spark.local import Shared
+
+PACKED = "bucket int, source int, seq int, high long, watermark long, clock long, payload binary"
+RESULT = "watermark long, clock long, payload binary"
+
+_PACKED = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("source", pa.int32()),
+        ("seq", pa.int32()),
+        ("high", pa.int64()),
+        ("watermark", pa.int64()),
+        ("clock", pa.int64()),
+        ("payload", pa.binary()),
+    ]
+)
+
+STATISTICS = -1
+"""The `seq` of the row that carries no rows."""
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """What a task needs to know to pack; the columns of times hold microseconds and need not be there."""
+
+    kernel: Kernel
+    by: tuple[str, ...]
+    buckets: int
+    rows_max: int
+    shared: Shared
+    event_time: str | None = None
+    watermark: str | None = None
+    clock: str | None = None
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Columns that are for the runner alone; the kernel does not see them."""
+        return tuple(name for name in (self.watermark, self.clock) if name is not None)
+
+
+def pack(packing: Packing) -> Callable[[Batches], Batches]:
+    """Make the function for `mapInArrow`."""
+    labels = bucket_labels(packing.buckets)
+
+    def cut(batches: Batches) -> Batches:
+        task = TaskContext.get()
+        assert task is not None
+        source = task.partitionId()
+        watermark = packing.shared.watermark_before(_batch_of(task))
+        highs: list[dict[str, int | None]] = []
+        for seq, rows in enumerate(_gather(batches, packing.rows_max)):
+            highs.append(_times(rows, packing))
+            yield _cut(_events(rows, packing), packing, labels, source, seq, watermark)
+        yield _statistics(highs, labels, source)
+
+    return cut
+
+
+def unpack(schema: pa.Schema, told: Mapping[str, str]) -> Callable[[Batches], Batches]:
+    """Make the function for `mapInArrow` that gives the rows.
+
+    `told` names columns for the `watermark` and the `clock` at which they came. A value without rows becomes a row
+    of nulls that only tells the time.
+    """
+    named = {name: what for what, name in told.items()}
+
+    def open_up(batches: Batches) -> Batches:
+        for batch in batches:
+            for number, value in enumerate(batch.column("payload")):
+                times = {name: batch.column(what)[number] for name, what in named.items()}
+                if value.is_valid:
+                    table = pa.ipc.open_stream(value.as_buffer()).read_all()
+                    for name, time in times.items():
+                        table = table.append_column(name, pa.repeat(time, table.num_rows))
+                    yield from table.cast(schema).to_batches()
+                else:
+                    nulls = {name: times.get(name, pa.scalar(None)) for name in schema.names}
+                    yield pa.RecordBatch.from_arrays(
+                        [pa.array([nulls[field.name].as_py()], field.type) for field in schema], schema=schema
+                    )
+
+    return open_up
+
+
+def bucket_labels(buckets: int) -> list[int]:
+    """A number for each bucket that Spark's hash spreads evenly.
+
+    Spark puts a group into partition `murmur3(label) % partitions`. The labels' hashes are all different modulo
+    the number of buckets, so that any number of partitions that divides it gets the same number of buckets each.
+    """
+    found: dict[int, int] = {}
+    label = 0
+    while len(found) < buckets:
+        found.setdefault(murmur3(label) % buckets, label)
+        label += 1
+    return [found[number] for number in range(buckets)]
+
+
+def murmur3(value: int) -> int:
+    """Spark's `hash(int)`, unsigned: 32 bits of Murmur3 with seed 42. It has the sign of a Java int for `pmod`."""
+    mask = 0xFFFFFFFF
+
+    def rotate(x: int, by: int) -> int:
+        return ((x << by) | (x >> (32 - by))) & mask
+
+    k = rotate((value * 0xCC9E2D51) & mask, 15) * 0x1B873593 & mask
+    h = (rotate(42 ^ k, 13) * 5 + 0xE6546B64) & mask
+    h ^= 4
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & mask
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & mask
+    h ^= h >> 16
+    return h - (1 << 32) if h >> 31 else h
+
+
+# -- the map side ---------------------------------------------------------------------------------------------
+
+
+def _batch_of(task: TaskContext) -> int:
+    return int(task.getLocalProperty("streaming.sql.batchId") or 0)
+
+
+def _gather(batches: Batches, rows_max: int) -> Iterator[pl.DataFrame]:
+    """Spark's batches in larger pieces: combining and packing pay off with length."""
+    waiting: list[pl.DataFrame] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(from_arrow(batch))
+        rows += batch.num_rows
+        if rows >= rows_max:
+            yield concat(waiting, waiting[0])
+            waiting, rows = [], 0
+    if rows:
+        yield concat(waiting, waiting[0])
+
+
+def _times(rows: pl.DataFrame, packing: Packing) -> dict[str, int | None]:
+    named = {"high": packing.event_time, "watermark": packing.watermark, "clock": packing.clock}
+    return {what: _max(rows, name) for what, name in named.items() if name is not None}
+
+
+def _max(rows: pl.DataFrame, name: str) -> int | None:
+    value = rows.get_column(name).to_physical().max()
+    return None if value is None else int(value)  # type: ignore[arg-type]
+
+
+def _events(rows: pl.DataFrame, packing: Packing) -> pl.DataFrame:
+    """What the kernel sees: a row without an event time only says what time it is."""
+    if packing.hints and packing.event_time is not None:
+        rows = rows.filter(pl.col(packing.event_time).is_not_null())
+    return rows.drop(packing.hints)
+
+
+def _cut(
+    rows: pl.DataFrame, packing: Packing, labels: Sequence[int], source: int, seq: int, watermark: int | None
+) -> pa.RecordBatch:
+    """One value for each bucket that has rows."""
+    if watermark is not None:
+        rows = packing.kernel.combine(rows, Now(watermark=watermark))
+    numbers = (key_hash(rows, packing.by) % np.uint64(packing.buckets)).astype(np.int32)
+    order = np.argsort(numbers, kind="stable")
+    table = to_arrow(rows[order])
+    ends = np.cumsum(np.bincount(numbers, minlength=packing.buckets))
+    starts = np.concatenate([[0], ends[:-1]])
+    full = [number for number in range(packing.buckets) if ends[number] > starts[number]]
+    payloads = [to_bytes(table.slice(starts[n], ends[n] - starts[n]).combine_chunks()) for n in full]
+    return _packed([labels[n] for n in full], source, seq, {}, payloads)
+
+
+def _statistics(highs: Sequence[dict[str, int | None]], labels: Sequence[int], source: int) -> pa.RecordBatch:
+    times: dict[str, int | None] = {}
+    for name in ("high", "watermark", "clock"):
+        known = [value for some in highs if (value := some.get(name)) is not None]
+        times[name] = max(known) if known else None
+    return _packed(labels, source, STATISTICS, times, [None] * len(labels))
+
+
+def _packed(
+    labels: Sequence[int],
+    source: int,
+    seq: int,
+    times: dict[str, int | None],
+    payloads: Sequence[pa.Buffer | None],
+) -> pa.RecordBatch:
+    count = len(labels)
+    values = [None if payload is None else payload.to_pybytes() for payload in payloads]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(labels, pa.int32()),
+            pa.array([source] * count, pa.int32()),
+            pa.array([seq] * count, pa.int32()),
+            *(pa.array([times.get(name)] * count, pa.int64()) for name in ("high", "watermark", "clock")),
+            pa.array(values, pa.binary()),
+        ],
+        schema=_PACKED,
+    )

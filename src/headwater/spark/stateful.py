@@ -1,0 +1,277 @@
+"""Runs a kernel on Spark streaming: rows packed by bucket, state by bucket, rows again.
+
+`pack` cuts the rows by bucket, Spark's `transformWithState` calls us once for each bucket and batch and keeps the
+bucket's state, `unpack` gives rows again. See `packing`, `state` and `local` for each.
+
+A batch that is run again after a crash gives the same result: its rows come in the same order, and the processing
+time is the batch's, which Spark logs before it starts. That needs Spark's processing-time mode, in which it runs
+batches without data; a kernel that does not ask for the time is run without.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+import polars as pl
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import LongType, StructType
+
+from headwater.errors import InvalidError
+from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
+from headwater.process.watermarks import BoundedDisorder, PartitionMark, Watermarks
+from headwater.spark.frames import concat, empty_like, from_bytes, slices, spark_schema, to_arrow, to_bytes
+from headwater.spark.local import Shared
+from headwater.spark.packing import PACKED, RESULT, STATISTICS, Packing, pack, unpack
+from headwater.spark.state import BucketState
+from headwater.spark.surroundings import current_surroundings
+from headwater.spark.telling import Teller
+
+END = 2**62
+"""The watermark behind all events, which a batch query reaches when it has read its input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Where a kernel's times come from.
+
+    `event_time`, `watermark` and `clock` name columns of microseconds since 1970. The watermark is the least of
+    all source partitions' highest event times minus `delay`; or, with a column `watermark`, what the rows say in
+    it. A partition without rows for `idle_after` holds nothing back. The processing time is the batch's if
+    `processing_time` is set; or, with a column `clock`, what the rows say. A row whose event time is null only
+    tells the time.
+    """
+
+    event_time: str | None = None
+    delay: int = 0
+    idle_after: int | None = None
+    processing_time: bool = False
+    watermark: str | None = None
+    clock: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds the memory of a task. The number of buckets is fixed with the first checkpoint."""
+
+    buckets: int = 8
+    payload_rows: int = 200_000
+    step_rows: int = 1_000_000
+
+
+def run_kernel(
+    rows: DataFrame,
+    kernel: Kernel,
+    *,
+    by: Sequence[str],
+    times: Times = Times(),  # noqa: B008 - frozen
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    told: Mapping[str, str] = MappingProxyType({}),
+    tell_always: bool = False,
+) -> DataFrame:
+    """What a kernel says of rows, with the state of equal `by` in one place.
+
+    The rows of a batch query are all there at once: one step takes them in, the next ends event time.
+
+    `told` names columns in which each row says at which `watermark` and `clock` it came, for a kernel behind this
+    one; with `tell_always` there is also a row of nulls from each bucket and batch that only tells these.
+    """
+    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock))]
+    missing = [name for name in needed if name not in rows.columns]
+    if missing:
+        raise InvalidError(
+            f"cannot run a kernel: column {', '.join(map(repr, missing))} is not there; the rows have: "
+            f"{', '.join(rows.columns)}"
+        )
+    shared = Shared(uuid.uuid4().hex)
+    packing = Packing(
+        kernel=kernel,
+        by=tuple(by),
+        buckets=limits.buckets,
+        rows_max=limits.payload_rows,
+        shared=shared,
+        event_time=times.event_time,
+        watermark=times.watermark,
+        clock=times.clock,
+    )
+    raw = empty_like(rows.schema).drop(packing.hints)
+    combined = kernel.combine(raw, Now())
+    output = kernel.step(kernel.initial(), combined, Now()).output
+    around = current_surroundings()
+    teller = Teller(around.spool, around.name_operator("windowed"), tuple(by))
+    bounded = not rows.isStreaming
+    work = Work(
+        kernel=kernel,
+        times=times,
+        limits=limits,
+        shared=shared,
+        nothing=combined,
+        bounded=bounded,
+        tell_always=tell_always,
+    )
+    mode = "ProcessingTime" if times.processing_time and times.clock is None and not bounded else "None"
+    schema = spark_schema(output)
+    for name in told.values():
+        schema = StructType([*schema.fields]).add(name, LongType())
+    return (
+        rows.mapInArrow(pack(packing), PACKED)
+        .groupBy(F.col("bucket"))
+        .transformWithState(KernelProcessor(work, teller), RESULT, "append", mode)
+        .mapInArrow(unpack(to_arrow_schema(schema, timezone="UTC"), told), schema)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a bucket's steps need to know; `nothing` is what the kernel's combined rows look like without rows."""
+
+    kernel: Kernel
+    times: Times
+    limits: Limits
+    shared: Shared
+    nothing: pl.DataFrame
+    bounded: bool
+    tell_always: bool
+
+
+class KernelProcessor(StatefulProcessor):
+    """Called by Spark once for each bucket that has input, in every batch; and for those whose timer is due."""
+
+    def __init__(self, work: Work, teller: Teller) -> None:
+        self._work = work
+        self._kernel = work.kernel
+        self._teller = teller
+        self._noted = False
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        manifest = handle.getValueState("manifest", "data binary")
+        pieces = handle.getMapState("pieces", "run string, number int", "data binary")
+        self._bucket = BucketState(manifest, pieces, self._work.shared)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Step with the rows at the old watermark, then without rows at the new one."""
+        arrived = sorted(rows, key=lambda row: (row.source, row.seq))
+        told = [row for row in arrived if row.seq == STATISTICS]
+        state, notes = self._bucket.load(self._kernel.initial())
+        before = notes.get("watermark", BEGINNING)
+        started = int(notes.get("clock", 0))
+        clock = self._clock(notes, told, timerValues)
+        after = END if self._work.bounded else advance(notes, told, self._work.times, clock)
+        notes["watermark"] = after
+        wake_up = notes.get("wake_up")
+        if self._work.times.clock is not None:  # A manual clock may jump over what was to be done on the way.
+            while wake_up is not None and started < wake_up < clock:
+                now, started = Now(watermark=before, processing_time=wake_up), wake_up
+                step = self._step(key[0], state, self._work.nothing, now)
+                state, wake_up = step.state, step.wake_up
+                yield from self._results(step.output, now)
+        now = Now(watermark=before, processing_time=clock)
+        for some in self._pieces([row.payload for row in arrived if row.payload is not None], now):
+            step = self._step(key[0], state, some, now)
+            state, wake_up = step.state, step.wake_up
+            yield from self._results(step.output, now)
+        if after > before or (wake_up is not None and wake_up <= clock):
+            now = Now(watermark=after, processing_time=clock)
+            step = self._step(key[0], state, self._work.nothing, now)
+            state, wake_up = step.state, step.wake_up
+            yield from self._results(step.output, now)
+        if self._work.tell_always:
+            yield Row(watermark=after, clock=clock, payload=None)
+        self._finish(key[0], state, notes, wake_up)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Step without rows: the kernel had asked for it."""
+        state, notes = self._bucket.load(self._kernel.initial())
+        clock = self._clock(notes, (), timerValues)
+        notes["watermark"] = watermark = advance(notes, (), self._work.times, clock)
+        notes.pop("timer", None)
+        now = Now(watermark=watermark, processing_time=clock)
+        step = self._step(key[0], state, self._work.nothing, now)
+        yield from self._results(step.output, now)
+        self._finish(key[0], step.state, notes, step.wake_up)
+
+    def close(self) -> None:
+        pass
+
+    def _step(self, bucket: int, state: State, rows: pl.DataFrame, now: Now) -> Step:
+        step = self._kernel.step(state, rows, now)
+        self._teller.note(bucket, step, rows.height)
+        return step
+
+    def _clock(self, notes: dict[str, Any], told: Sequence[Row], timer_values: Any) -> int:
+        """The processing time, which never goes back."""
+        clock = int(notes.get("clock", 0))
+        if self._work.times.clock is not None:
+            clock = max([clock, *(row.clock for row in told if row.clock is not None)])
+        elif self._work.times.processing_time and not self._work.bounded:
+            clock = max(clock, timer_values.getCurrentProcessingTimeInMs() * 1000)
+        notes["clock"] = clock
+        return clock
+
+    def _pieces(self, payloads: Sequence[bytes], now: Now) -> Iterator[pl.DataFrame]:
+        """The rows in pieces of bounded length, all combined."""
+        waiting: list[pl.DataFrame] = []
+        rows = 0
+        for payload in payloads:
+            frame = from_bytes(payload)
+            # What came from a machine that did not know the watermark has not been combined.
+            waiting.append(
+                frame if frame.schema == self._work.nothing.schema else self._kernel.combine(frame, now)
+            )
+            rows += waiting[-1].height
+            if rows >= self._work.limits.step_rows:
+                yield concat(waiting, self._work.nothing)
+                waiting, rows = [], 0
+        if rows:
+            yield concat(waiting, self._work.nothing)
+
+    def _results(self, output: pl.DataFrame, now: Now) -> Iterator[Row]:
+        for piece in slices(output, self._work.limits.payload_rows):
+            payload = to_bytes(to_arrow(piece)).to_pybytes()
+            yield Row(watermark=now.watermark, clock=now.processing_time, payload=payload)
+
+    def _finish(self, bucket: int, state: State, notes: dict[str, Any], wake_up: int | None) -> None:
+        notes["wake_up"] = wake_up
+        if self._work.times.processing_time and self._work.times.clock is None and not self._work.bounded:
+            self._set_timer(notes, wake_up)
+        self._teller.tell(bucket, self._bucket.save(state, notes), notes)
+        if not self._noted:  # Once a task: all buckets come to the same watermark.
+            task = TaskContext.get()
+            batch = task.getLocalProperty("streaming.sql.batchId") if task is not None else None
+            if batch is not None:
+                self._work.shared.note_watermark(int(batch), notes["watermark"])
+            self._noted = True
+
+    def _set_timer(self, notes: dict[str, Any], wake_up: int | None) -> None:
+        """Have one timer, at the first millisecond at which the kernel wants a step."""
+        wanted = None if wake_up is None else -(-wake_up // 1000)
+        timer = notes.get("timer")
+        if wanted == timer:
+            return
+        if timer is not None:
+            self._handle.deleteTimer(timer)
+        if wanted is not None:
+            self._handle.registerTimer(wanted)
+        notes["timer"] = wanted
+
+
+def advance(notes: dict[str, Any], told: Sequence[Row], times: Times, clock: int) -> int:
+    """The watermark after a batch, from what was noted of the source partitions and what they say now."""
+    idle_after = None if times.idle_after is None else f"{times.idle_after} microseconds"
+    is_told = times.watermark is not None
+    marks = Watermarks(
+        estimate=BoundedDisorder(f"{times.delay} microseconds" if times.delay and not is_told else None),
+        idle_after=idle_after,
+        partitions={name: PartitionMark(**mark) for name, mark in notes.get("sources", {}).items()},
+        watermark=int(notes.get("watermark", BEGINNING)),
+    )
+    latest = {str(row.source): row.watermark if is_told else row.high for row in told}
+    marks = marks.observe({name: time for name, time in latest.items() if time is not None}, clock)
+    notes["sources"] = {name: asdict(mark) for name, mark in marks.partitions.items()}
+    return marks.watermark

@@ -1,0 +1,340 @@
+"""Kernels on Spark: the same results as a plain loop over the same batches, also after kills and lost files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+from pyspark.sql.functions import col
+
+from headwater.errors import InvalidError
+from headwater.process.kernel import BEGINNING, Now, State, Step
+from headwater.process.table import Table
+from headwater.spark.packing import bucket_labels, murmur3
+from headwater.spark.stateful import Limits, Times, run_kernel
+
+# Workers cannot import this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SCHEMA = "k string, v long, at long"
+RAW = pl.Schema({"k": pl.String, "v": pl.Int64, "at": pl.Int64})
+Batch = list[tuple[str | None, int, int]]
+
+
+@dataclass(frozen=True)
+class RunningSum:
+    """Says the new total of each key that a batch has."""
+
+    def initial(self) -> State:
+        return {"sums": Table.empty(pl.Schema({"k": pl.String, "v": pl.Int64}), ["k"])}
+
+    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        return rows.group_by("k").agg(pl.col("v").sum())
+
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+        totals = self.combine(
+            pl.concat([state["sums"].get(rows.select("k").unique()), rows.select("k", "v")]), now
+        )
+        return Step({"sums": state["sums"].put(totals)}, totals)
+
+
+@dataclass(frozen=True)
+class TumblingSum:
+    """Says the total of each window of ten once, when the watermark has passed it; late rows are left out."""
+
+    def initial(self) -> State:
+        schema = pl.Schema({"k": pl.String, "window": pl.Int64, "v": pl.Int64})
+        return {"windows": Table.empty(schema, ["k", "window"])}
+
+    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        window = (pl.col("at") // 10 * 10).alias("window")
+        return rows.with_columns(window).group_by("k", "window").agg(pl.col("v").sum())
+
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+        table = state["windows"]
+        rows = rows.filter(pl.col("window") + 10 > now.watermark)
+        known = table.get(rows.select("k", "window").unique())
+        totals = pl.concat([known, rows]).group_by("k", "window").agg(pl.col("v").sum())
+        table = table.put(totals)
+        due = table.where(pl.col("window") + 10 <= now.watermark)
+        wake_up = None
+        return Step({"windows": table.drop(due.select("k", "window"))}, due, wake_up)
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Says the total of each key, and forgets it, a hundred microseconds after its first row."""
+
+    def initial(self) -> State:
+        schema = pl.Schema({"k": pl.String, "v": pl.Int64, "due": pl.Int64})
+        return {"waiting": Table.empty(schema, ["k"])}
+
+    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        return rows.select("k", "v")
+
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+        table = state["waiting"]
+        new = rows.group_by("k").agg(pl.col("v").sum()).with_columns(due=pl.lit(now.processing_time + 100))
+        both = pl.concat([table.get(new.select("k")), new.select("k", "v", pl.col("due").cast(pl.Int64))])
+        table = table.put(both.group_by("k").agg(pl.col("v").sum(), pl.col("due").min()))
+        due = table.where(pl.col("due") <= now.processing_time)
+        table = table.drop(due.select("k"))
+        wake_up = table.rows.get_column("due").min()
+        return Step({"waiting": table}, due.select("k", "v"), wake_up)  # type: ignore[arg-type]
+
+
+def frame(batch: Batch) -> pl.DataFrame:
+    return pl.DataFrame(batch, schema=RAW, orient="row")
+
+
+def plain(kernel: Any, batches: Sequence[Batch], *, delay: int | None = None) -> list[list[tuple[Any, ...]]]:
+    """What a kernel says, batch by batch, in a loop."""
+    state, watermark, said = kernel.initial(), BEGINNING, []
+    for batch in batches:
+        step = kernel.step(state, kernel.combine(frame(batch), Now(watermark)), Now(watermark))
+        rows = step.output.rows()
+        if delay is not None and batch:
+            watermark = max(watermark, max(at for _, _, at in batch) - delay)
+            step = kernel.step(step.state, kernel.combine(frame([]), Now(watermark)), Now(watermark))
+            rows += step.output.rows()
+        state = step.state
+        said.append(sorted(rows, key=repr))
+    return said
+
+
+class Stream:
+    """A query over files, a batch a file; it stops and goes on."""
+
+    def __init__(self, spark: Any, folder: Path, schema: str = SCHEMA) -> None:
+        self._spark, self._folder, self._schema = spark, folder, schema
+        self._files = 0
+        (folder / "in").mkdir(parents=True)
+
+    def run(self, batches: Sequence[Sequence[Any]], build: Callable[[Any], Any]) -> dict[int, list[Any]]:
+        """Give the query some batches and return what came of each."""
+        for batch in batches:
+            names = [field.split()[0] for field in self._schema.split(", ")]
+            lines = [json.dumps(dict(zip(names, row, strict=True))) for row in batch]
+            path = self._folder / "in" / f"{self._files:05}.json"
+            path.write_text("\n".join(lines))
+            # Spark takes files in the order of their times, and a file as one partition.
+            os.utime(path, (1_000_000_000 + self._files, 1_000_000_000 + self._files))
+            self._files += 1
+        found: dict[int, list[Any]] = {}
+
+        def take(rows: Any, batch: int) -> None:
+            found[batch] = sorted([tuple(row) for row in rows.collect()], key=repr)
+
+        stream = self._spark.readStream.schema(self._schema).option("maxFilesPerTrigger", 1)
+        query = (
+            build(stream.json(str(self._folder / "in")))
+            .writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return found
+
+
+@pytest.fixture
+def stream(spark: Any, tmp_path: Path) -> Stream:
+    return Stream(spark, tmp_path)
+
+
+rows = st.tuples(st.sampled_from(["tea", "coffee", "a name of more than twelve letters", None]),
+                 st.integers(-9, 9), st.integers(0, 100))  # fmt: skip
+batches_of_rows = st.lists(st.lists(rows, min_size=1, max_size=20), min_size=1, max_size=4)
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(batches_of_rows)
+def test_a_running_sum_is_what_a_loop_says(spark: Any, tmp_path_factory: Any, batches: list[Batch]) -> None:
+    stream = Stream(spark, tmp_path_factory.mktemp("stream"))
+    found = stream.run(batches, lambda s: run_kernel(s, RunningSum(), by=["k"], limits=Limits(buckets=4)))
+    assert list(found.values()) == plain(RunningSum(), batches)
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(batches_of_rows)
+def test_windows_close_when_a_loop_closes_them(spark: Any, tmp_path_factory: Any, batches: list[Batch]) -> None:
+    stream = Stream(spark, tmp_path_factory.mktemp("stream"))
+    times = Times(event_time="at", delay=5)
+    limits = Limits(buckets=4, payload_rows=7, step_rows=5)
+    found = stream.run(batches, lambda s: run_kernel(s, TumblingSum(), by=["k"], times=times, limits=limits))
+    assert list(found.values()) == plain(TumblingSum(), batches, delay=5)
+
+
+def test_state_goes_on_after_a_restart_and_without_the_local_files(stream: Stream, monkeypatch: Any) -> None:
+    first: list[Batch] = [[(f"key number {n}", n, 0) for n in range(5000)] for _ in range(2)]
+    second: list[Batch] = [[(f"key number {n}", 1, 0)] for n in range(3)]
+    build = lambda s: run_kernel(s, RunningSum(), by=["k"], limits=Limits(buckets=2))  # noqa: E731
+    found = stream.run(first, build)
+    # A new call is a new operator to the workers: nothing local is found, all comes from Spark's store.
+    found.update(stream.run(second, build))
+    assert list(found.values()) == plain(RunningSum(), [*first, *second])
+
+
+def test_two_kernels_in_one_query(stream: Stream) -> None:
+    batches: list[Batch] = [[("tea", 1, at), ("coffee", 2, at)] for at in (1, 12, 25, 38, 60)]
+
+    def build(s: Any) -> Any:
+        sums = run_kernel(s, TumblingSum(), by=["k"], times=Times(event_time="at"), told={"watermark": "seen"})
+        again = sums.select("k", "v", col("window").alias("at"), "seen")
+        return run_kernel(again, RunningSum(), by=["k"])
+
+    found = stream.run(batches, build)
+    assert [rows for _, rows in sorted(found.items())][-1] == [("coffee", 8), ("tea", 4)]
+
+
+def test_a_kernel_behind_a_kernel_takes_its_watermark(stream: Stream) -> None:
+    batches: list[Batch] = [[("tea", 1, at)] for at in (1, 12, 25, 38, 60, 61)]
+
+    def build(s: Any) -> Any:
+        times = Times(event_time="at")
+        sums = run_kernel(s, TumblingSum(), by=["k"], times=times, told={"watermark": "seen"})
+        behind = Times(event_time="at", watermark="seen")
+        again = sums.select("k", "v", col("window").alias("at"), "seen")
+        return run_kernel(again, TumblingSum(), by=["k"], times=behind)
+
+    found = stream.run(batches, build)
+    assert [row for rows in found.values() for row in rows] == [("tea", w, 1) for w in (0, 10, 20, 30)]
+
+
+def test_rows_can_tell_watermark_and_clock(spark: Any, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, "k string, v long, at long, wm long, clock long")
+    batches = [
+        [("tea", 1, 5, None, 1000)],
+        [(None, None, None, 9, None)],
+        [(None, None, None, 10, None)],
+        [("tea", 2, 5, None, None), ("tea", 4, 15, None, None)],
+        [(None, None, None, 20, 1100)],
+    ]
+    windows = Times(event_time="at", watermark="wm", clock="clock")
+    found = stream.run(batches, lambda s: run_kernel(s, TumblingSum(), by=["k"], times=windows))
+    assert list(found.values()) == [[], [], [("tea", 0, 1)], [], [("tea", 10, 4)]]
+    alarms = Stream(spark, tmp_path / "alarms", "k string, v long, at long, wm long, clock long")
+    found = alarms.run(batches, lambda s: run_kernel(s, Alarm(), by=["k"], times=windows))
+    assert list(found.values()) == [[], [], [], [], [("tea", 7)]]
+
+
+def test_a_kernel_is_woken_without_rows(stream: Stream, spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "in" / "one.json").write_text('{"k": "tea", "v": 3, "at": 1}')
+    found: list[Any] = []
+    source = spark.readStream.schema(SCHEMA).json(str(tmp_path / "in"))
+    query = (
+        run_kernel(source, Alarm(), by=["k"], times=Times(processing_time=True), limits=Limits(buckets=2))
+        .writeStream.foreachBatch(lambda rows, _: found.extend(tuple(row) for row in rows.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not found and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        query.stop()
+    assert found == [("tea", 3)]
+
+
+def test_a_lagging_partition_holds_the_watermark_and_an_idle_one_does_not() -> None:
+    from headwater.spark.stateful import advance
+
+    @dataclass
+    class Told:
+        source: int
+        high: int | None
+        watermark: int | None = None
+
+    times = Times(event_time="at", delay=10, idle_after=100)
+    notes: dict[str, Any] = {}
+    notes["watermark"] = advance(notes, [Told(0, 500), Told(1, 50)], times, 0)  # type: ignore[list-item]
+    assert notes["watermark"] == 40
+    notes["watermark"] = advance(notes, [Told(0, 600), Told(1, None)], times, 99)  # type: ignore[list-item]
+    assert notes["watermark"] == 40
+    notes["watermark"] = advance(notes, [Told(0, 600)], times, 100)  # type: ignore[list-item]
+    assert notes["watermark"] == 590
+    notes["watermark"] = advance(notes, [Told(1, 60)], times, 120)  # type: ignore[list-item]
+    assert notes["watermark"] == 590
+
+
+def test_buckets_are_spread_evenly(spark: Any) -> None:
+    some = [0, 1, 7, -1, 2**31 - 1, 123456]
+    rows = spark.createDataFrame([(n,) for n in some], "n int").selectExpr("n", "hash(n) as h").collect()
+    assert {row.n: row.h for row in rows} == {n: murmur3(n) for n in some}
+    for partitions in (1, 2, 4, 8, 16):
+        places = [murmur3(label) % partitions for label in bucket_labels(16)]
+        assert {places.count(place) for place in range(partitions)} == {16 // partitions}
+
+
+def test_a_missing_column_is_told(spark: Any) -> None:
+    with pytest.raises(InvalidError, match="'nobody' is not there; the rows have: k, v, at"):
+        run_kernel(spark.createDataFrame([], SCHEMA), RunningSum(), by=["nobody"])
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import test_stateful
+from headwater.spark.session import spark_session
+from headwater.spark.stateful import Limits, Times, run_kernel
+
+folder = Path({folder!r})
+with spark_session("kill", master="local[2]", log_file=folder / "spark.log") as spark:
+    spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    stream = spark.readStream.schema(test_stateful.SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+
+    def take(rows, batch):
+        found = [list(row) for row in rows.collect()]
+        (folder / "part").write_text(test_stateful.json.dumps(found))
+        (folder / "part").rename(folder / "out" / f"{{batch:05}}.json")
+
+    times, limits = Times(event_time="at", delay=20), Limits(buckets=4)
+    query = (
+        run_kernel(stream, test_stateful.TumblingSum(), by=["k"], times=times, limits=limits)
+        .writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True).start()
+    )
+    query.awaitTermination()
+print("done", flush=True)
+"""
+
+
+def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    for name in ("in", "out"):
+        (tmp_path / name).mkdir()
+    batches: list[Batch] = [
+        [(f"key {n % 50}", n, number * 7 + n % 13) for n in range(300)] for number in range(20)
+    ]
+    for number, batch in enumerate(batches):
+        path = tmp_path / "in" / f"{number:05}.json"
+        path.write_text("\n".join(json.dumps(dict(zip(RAW, row, strict=True))) for row in batch))
+        os.utime(path, (1_000_000_000 + number,) * 2)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(tests=str(Path(__file__).parent), folder=str(tmp_path)))
+    for stop_at in (2, 5, 9, 99):
+        process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, start_new_session=True)
+        try:
+            while process.poll() is None and len(list((tmp_path / "out").iterdir())) < stop_at:
+                time.sleep(0.02)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+    assert output == b"done\n"
+    out = [json.loads(path.read_text()) for path in sorted((tmp_path / "out").iterdir())]
+    found = [sorted([tuple(row) for row in rows], key=repr) for rows in out]
+    assert found == plain(TumblingSum(), batches, delay=20)

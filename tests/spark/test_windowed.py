@@ -1,0 +1,142 @@
+"""`hw.windowed` on Spark streaming, from the log to the view: panes, retractions, late rows, partitions."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater.clock import SystemClock
+from headwater.errors import InvalidError
+from headwater.spark.pipeline import Pipeline, PipelineSettings
+from headwater.store.facts import FactStore, Kind
+from headwater.store.sqlite import ViewStore
+from headwater.transmit.client import Client
+from headwater.transmit.embedded import Broker
+
+SCHEMA = "product string, amount double, at timestamp"
+
+
+def order(product: str, amount: float, second: int) -> bytes:
+    at = f"2026-01-01T00:{second // 60:02d}:{second % 60:02d}Z"
+    return json.dumps({"product": product, "amount": amount, "at": at}).encode()
+
+
+class Shop:
+    """An app with one view, run over what is in the log each time it is asked to."""
+
+    def __init__(
+        self, spark: Any, broker: Broker, folder: Path, transform: Callable[[Any], Any], **topic: Any
+    ) -> None:
+        self._spark, self._broker, self._folder = spark, broker, folder
+        self._app = hw.App("shop")
+        orders = self._app.topic("orders", schema=SCHEMA, event_time="at", **topic)
+        self._app.view(orders, key=["product", "window"], name="revenue")(
+            lambda orders: orders.transform(transform)
+        )
+        self.store = ViewStore(folder / "views.db")
+        self.facts = FactStore(folder / "facts.db")
+
+    def run(self) -> dict[tuple[str, str], float]:
+        settings = PipelineSettings(bootstrap_servers=self._broker.bootstrap_servers, data=self._folder, once=True)
+        pipeline = Pipeline(self._app, self._spark, self.store, self.facts, settings, SystemClock())
+        try:
+            pipeline.start()
+            pipeline.run()
+        finally:
+            pipeline.stop()
+        rows = self.store.rows("revenue")
+        return {(r["product"], r["window"]["start"][14:19]): r["revenue"] for r in rows}
+
+
+def test_sessions_retract_and_late_rows_are_in_the_ledger(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    sessions = hw.windowed(
+        what={"revenue": hw.sum("amount")},
+        where=hw.Session("10 seconds"),
+        when=hw.AfterWatermark(early=hw.AfterCount(1), late=hw.AfterCount(1)),
+        how=hw.RETRACTING,
+        by=["product"],
+        lateness="30 seconds",
+    )
+    shop = Shop(spark, broker, tmp_path, sessions)
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0, 0), order("tea", 2.0, 15)])
+    assert shop.run() == {("tea", "00:00"): 1.0, ("tea", "00:15"): 2.0}
+    # The third order joins the two sessions: both are taken back, and one comes in their place.
+    produce(broker.bootstrap_servers, "orders", [order("tea", 4.0, 8)])
+    assert shop.run() == {("tea", "00:00"): 7.0}
+    produce(broker.bootstrap_servers, "orders", [order("cocoa", 1.0, 120)])
+    shop.run()
+    produce(broker.bootstrap_servers, "orders", [order("tea", 8.0, 3)])
+    assert shop.run() == {("tea", "00:00"): 7.0, ("cocoa", "02:00"): 1.0}
+    [late] = shop.store.late_rows("revenue")
+    assert (late.key, late.row["amount"], late.reason) == ({"product": "tea"}, 8.0, "expired")
+    told = shop.facts.latest("revenue", kind=Kind.OPERATORS)[-1].body["operators"]["windowed-0"]
+    assert (told["lateRows"], told["rows"]) == (1, 1)
+    assert told["sources"]["0"]["watermark"] == told["watermark"]
+    row = shop.store.rows("revenue")[0]
+    assert set(row) == {"product", "window", "revenue", "event_time", "timing", "pane", "nonspeculative_pane",
+                        "is_final", "trigger"}  # fmt: skip
+
+
+def test_a_lagging_partition_holds_the_watermark(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
+    with Client(broker.bootstrap_servers) as client:
+        client.create_topic("orders", partitions=2)
+    tumbling = hw.windowed(
+        what={"revenue": hw.sum("amount")}, where=hw.Tumbling("1 minute"), by=["product"], when=hw.AfterWatermark()
+    )
+    shop = Shop(spark, broker, tmp_path, tumbling, delay="5 seconds")
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0, 10), order("tea", 2.0, 300)], partition=0)
+    produce(broker.bootstrap_servers, "orders", [order("tea", 4.0, 20)], partition=1)
+    assert shop.run() == {}
+    # Only the second partition has something new now; it is still known which one it is.
+    produce(broker.bootstrap_servers, "orders", [order("tea", 8.0, 30), order("tea", 0.0, 66)], partition=1)
+    assert shop.run() == {("tea", "00:00"): 13.0}
+
+
+def test_changes_are_windowed_again(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
+    minutes = hw.windowed(
+        what={"amount": hw.sum("amount")},
+        where=hw.Tumbling("10 seconds"),
+        when=hw.AfterWatermark(early=hw.AfterCount(1)),
+        how=hw.RETRACTING,
+        by=["product"],
+    )
+    best = hw.windowed(
+        what={"revenue": hw.max("amount")},
+        where=hw.Tumbling("1 minute"),
+        when=hw.Repeatedly(hw.AfterCount(1)),
+        how=hw.RETRACTING,
+        by=["product"],
+    )
+    shop = Shop(spark, broker, tmp_path, lambda orders: orders.transform(minutes).transform(best))
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0, 1), order("tea", 5.0, 11)])
+    assert shop.run() == {("tea", "00:00"): 5.0}
+    produce(broker.bootstrap_servers, "orders", [order("tea", -3.0, 12), order("tea", 1.5, 21)])
+    assert shop.run() == {("tea", "00:00"): 2.0}  # The best of 1, 5 - 3 and 1.5: the 5 was taken back.
+
+
+def test_batch_gives_what_the_stream_gives_when_it_is_complete(spark: Any) -> None:
+    from headwater.spark.rows import EVENT_TIME_KEY
+
+    rows = spark.createDataFrame(
+        [("tea", 1.0, 0), ("tea", 2.0, 15), ("tea", 4.0, 8), ("cocoa", 1.0, 120)],
+        "product string, amount double, s int",
+    ).selectExpr("product", "amount", "timestamp_seconds(s) as at")
+    result = rows.withMetadata("at", {EVENT_TIME_KEY: True}).transform(
+        hw.windowed(what={"total": hw.sum("amount")}, where=hw.Session("10 seconds"), by=["product"])
+    )
+    found = sorted((r["product"], r["total"], r["timing"], r["_change"]) for r in result.collect())
+    assert found == [("cocoa", 1.0, "on_time", 1), ("tea", 7.0, "on_time", 1)]
+
+
+def test_what_cannot_be_windowed_is_told(spark: Any) -> None:
+    rows = spark.createDataFrame([], "product string, window_start long")
+    sessions = hw.windowed(what={"n": hw.count()}, where=hw.Session("1 minute"))
+    with pytest.raises(InvalidError, match="rows have a column window_start; rename it"):
+        rows.transform(sessions)
+    with pytest.raises(InvalidError, match="no event time among the columns product"):
+        rows.select("product").transform(sessions)
