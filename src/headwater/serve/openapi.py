@@ -78,6 +78,10 @@ def _operations() -> dict[str, Json]:
 
 
 def _schemas() -> Json:
+    return {**_log_schemas(), **_app_schemas()}
+
+
+def _log_schemas() -> Json:
     offsets = _object(partition=_COUNT, startOffset=_COUNT, endOffset=_COUNT)
     position = _object(
         topic=_TEXT,
@@ -88,16 +92,7 @@ def _schemas() -> Json:
         atRiskRecords=_MAYBE_COUNT,
     )
     rate = _object(atMs=_COUNT, recordsPerSecond={"type": "number"})
-    batch = _object(atMs=_COUNT, batchId=_COUNT, numInputRows=_MAYBE_COUNT, durationMs=_MAYBE_COUNT)
-    columns = _list(_object(name=_TEXT, type=_TEXT))
     return {
-        "Status": _object(
-            app=_TEXT,
-            topics=_list(_ref("Topic")),
-            groups=_list(_ref("Group")),
-            pipelines=_list(_ref("Pipeline")),
-            views=_list(_ref("View")),
-        ),
         "Topic": _object(
             name=_TEXT,
             partitions=_COUNT,
@@ -114,6 +109,20 @@ def _schemas() -> Json:
             lagRecords=_COUNT,
             atRiskRecords=_COUNT,
             positions=_list(position),
+        ),
+    }
+
+
+def _app_schemas() -> Json:
+    batch = _object(atMs=_COUNT, batchId=_COUNT, numInputRows=_MAYBE_COUNT, durationMs=_MAYBE_COUNT)
+    columns = _list(_object(name=_TEXT, type=_TEXT))
+    return {
+        "Status": _object(
+            app=_TEXT,
+            topics=_list(_ref("Topic")),
+            groups=_list(_ref("Group")),
+            pipelines=_list(_ref("Pipeline")),
+            views=_list(_ref("View")),
         ),
         "Pipeline": _object(
             name=_TEXT,
@@ -145,7 +154,7 @@ def _schemas() -> Json:
             window=_object(start=_TEXT, end=_TEXT),
             eventTime=_TEXT,
             lateByMs={"type": "number"},
-            reason={"enum": ["expired", "closed"]},
+            reason={"enum": ["expired", "closed", "no event time"]},
             lastPane=_MAYBE_COUNT,
             row={"type": "object"},
             reprocessed={"type": "boolean"},

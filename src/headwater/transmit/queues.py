@@ -197,7 +197,8 @@ class Queues:
         key = (group, place)
         share = self._shares.get(key)
         if share is None:
-            share = self._shares[key] = SharePartition(self._first_offset(group, partition))
+            first = _first_offset(partition, self.settings(group).reset, self._clock.now_ms())
+            share = self._shares[key] = SharePartition(first)
             self._save(key)
         elif share.forget_before(partition.log.start_offset):
             self._save(key)
@@ -206,16 +207,6 @@ class Queues:
     def partition(self, place: Place) -> Partition | None:
         entry = self._topics.entry(place[0])
         return self._topics.partition(entry.name, place[1]) if entry else None
-
-    def _first_offset(self, group: str, partition: Partition) -> int:
-        reset = self.settings(group).reset
-        log = partition.log
-        if reset == "earliest":
-            return log.start_offset
-        if reset == "latest":
-            return log.high_watermark
-        found = log.offset_of_time(self._clock.now_ms() - int(reset))
-        return found.offset if found else log.high_watermark
 
     def lend(
         self, group: str, member: str, place: Place, *, bytes_max: int, records_max: int, exact: bool
@@ -320,3 +311,14 @@ class Queues:
             share.bury(letter.span)
             self._save((letter.group, letter.place))
             self.waiters.wake(letter.group)
+
+
+def _first_offset(partition: Partition, reset: str, now_ms: int) -> int:
+    """Where a group begins: at an end of the log, or so many milliseconds back."""
+    log = partition.log
+    if reset == "earliest":
+        return log.start_offset
+    if reset == "latest":
+        return log.high_watermark
+    found = log.offset_of_time(now_ms - int(reset))
+    return found.offset if found else log.high_watermark

@@ -318,18 +318,12 @@ class SharePartition:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _overlapping(self, first: int, last: int) -> list[Span]:
-        low, high = self._places(first, last)
+        low, high = _places(self._spans, first, last)
         return self._spans[low:high]
-
-    def _places(self, first: int, last: int) -> tuple[int, int]:
-        low = max(bisect_right(self._spans, first, key=attrgetter("first")) - 1, 0)
-        if low < len(self._spans) and self._spans[low].last < first:
-            low += 1
-        return low, bisect_right(self._spans, last, key=attrgetter("first"))
 
     def _change(self, first: int, last: int, change: Callable[[Span], Span]) -> list[Span]:
         """Change every offset of a range, cutting the spans at its ends; return the spans it has become."""
-        low, high = self._places(first, last)
+        low, high = _places(self._spans, first, last)
         before: list[Span] = []
         changed: list[Span] = []
         after: list[Span] = []
@@ -406,3 +400,11 @@ def _runs(ack: Acknowledgement) -> Iterable[tuple[int, int, int]]:
         if n + 1 == len(ack.kinds) or ack.kinds[n + 1] != kind:
             yield first, ack.first + n, kind
             first = ack.first + n + 1
+
+
+def _places(spans: list[Span], first: int, last: int) -> tuple[int, int]:
+    """From where to where in the list the spans are that have offsets between these two."""
+    low = max(bisect_right(spans, first, key=attrgetter("first")) - 1, 0)
+    if low < len(spans) and spans[low].last < first:
+        low += 1
+    return low, bisect_right(spans, last, key=attrgetter("first"))
