@@ -313,7 +313,7 @@ class Queues:
             self.waiters.wake(letter.group)
 
 
-def _first_offset(partition: Partition, reset: str, now_ms: int) -> int:
+def _first_offset(partition: Partition, reset: str | int, now_ms: int) -> int:
     """Where a group begins: at an end of the log, or so many milliseconds back."""
     log = partition.log
     if reset == "earliest":
