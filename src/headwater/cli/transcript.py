@@ -10,9 +10,7 @@ from headwater.cli.output import OutputFormat, OutputOption, print_json
 
 def transcript(
     files: Annotated[list[Path], typer.Argument(help="YAML files of transcripts, one a document.")],
-    on: Annotated[
-        str, typer.Option(help="What runs them: simulator or spark.")
-    ] = "simulator",
+    on: Annotated[str, typer.Option(help="What runs them: simulator or spark.")] = "simulator",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Run transcripts: what happens to a windowed computation, and what it must say to that.
