@@ -72,6 +72,12 @@ class App:
     def views(self) -> tuple[View, ...]:
         return tuple(self._views.values())
 
+    def view_named(self, name: str) -> View:
+        """The view of that name; an InvalidError that names the others if there is none."""
+        if name not in self._views:
+            raise InvalidError(f"app {self.name!r} has no view {name!r}; it has: {', '.join(self._views)}")
+        return self._views[name]
+
     def topic(
         self,
         name: str,

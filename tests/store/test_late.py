@@ -67,9 +67,15 @@ def test_failed_commit_leaves_no_late_row(store: ViewStore) -> None:
     assert store.late_rows("totals") == []
 
 
+def test_affected_rows_that_are_computed_no_more_are_gone(store: ViewStore) -> None:
+    store.commit_rows("totals", rows(tea=1, milk=2), run="a", batch=0, late_rows=[late(1)])
+    store.commit_late("totals", rows(coffee=3), [1], affected=lambda row: row["product"] != "milk")
+    assert [row["product"] for row in store.rows("totals")] == ["coffee", "milk"]
+
+
 def test_reprocessed_rows_are_marked_with_the_rows_that_hold_them(store: ViewStore) -> None:
     store.commit_rows("totals", rows(tea=1), run="a", batch=0, late_rows=[late(1), late(2)])
-    store.commit_late("totals", rows(tea=2), [1])
+    store.commit_late("totals", rows(tea=2, milk=9), [1], affected=lambda row: row["product"] == "tea")
     assert store.rows("totals") == [{"product": "tea", "total": 2}]
     assert [row.reprocessed for row in store.late_rows("totals")] == [True, False]
     assert store.late_counts() == {"totals": (2, 1)}

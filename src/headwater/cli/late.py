@@ -1,5 +1,6 @@
 """`headwater late`: rows that came after their window had closed. None is lost, and here is each."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,7 +8,7 @@ import typer
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
 from headwater.cli.view import DATA, DataOption, NameArgument, open_store
 
-app = typer.Typer(help="Look at rows that came too late.", no_args_is_help=True)
+app = typer.Typer(help="Look at rows that came too late, and bring them in.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -46,3 +47,38 @@ def rows(
         return
     columns = ["number", "key", "window", "eventTime", "lateByMs", "reason", "lastPane", "row"]
     print_table(columns, [[row[name] for name in columns] for row in found])
+
+
+@app.command()
+def reprocess(
+    file: Annotated[Path, typer.Argument(help="Python file with the app.", show_default=False)],
+    view: NameArgument,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option("--bootstrap-servers", "-b", help="The log, if it is Kafka or that of an app that runs."),
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    data: DataOption = DATA,
+    name: Annotated[str | None, typer.Option("--app", help="Which app, where the file has several.")] = None,
+) -> None:
+    """Compute the windows again that rows came too late for, from all that is in the log.
+
+    Example: headwater late reprocess shop.py revenue
+
+    Example: headwater late reprocess shop.py revenue --bootstrap-servers 127.0.0.1:9092
+    """
+    from headwater.cli.loading import load_app
+    from headwater.cli.running import log_of
+    from headwater.spark.reprocess import reprocess_late
+    from headwater.spark.session import spark_session
+    from headwater.store.sqlite import ViewStore
+
+    wanted = load_app(file, name).view_named(view)
+    open_store(data)  # It says so if there is nothing yet.
+    log_file = data / "logs" / "spark-late.log"
+    with (
+        log_of(data, bootstrap_servers) as servers,
+        spark_session("late", master=master, log_file=log_file) as spark,
+    ):
+        count = reprocess_late(wanted, spark, ViewStore(data / "views.db"), servers)
+    print(f"view {view}: {count} late rows are in now")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from headwater.app import App
 from headwater.clock import SystemClock
-from headwater.errors import InvalidError
+from headwater.errors import ConflictError, InvalidError
 from headwater.locks import FolderLock
 from headwater.record import TopicPartition
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headwater.store.sqlite import ViewStore
     from headwater.transmit.embedded import Broker
 
+LOG_FOLDER = "broker"
 TOPIC_WAIT_S = 5.0
 KEPT_FOR_EVER = {"retention.ms": "-1"}
 """Views can be rebuilt only from records that are still there; Kafka's default would delete them after a week."""
@@ -100,6 +101,21 @@ def running(
 
 
 @contextmanager
+def log_of(data: Path, servers: str | None) -> Iterator[str]:
+    """The address of a log: the one given, or of the embedded one of an app that does not run."""
+    from headwater.transmit.embedded import Broker
+
+    with ExitStack() as stack:
+        if servers is None:
+            try:
+                servers = stack.enter_context(Broker(data / LOG_FOLDER)).bootstrap_servers
+            except ConflictError as error:
+                hint = "the app runs: say where its log listens, with --bootstrap-servers HOST:PORT"
+                raise ConflictError(str(error), hint=hint) from error
+        yield servers
+
+
+@contextmanager
 def stopping_politely() -> Iterator[None]:
     """Let a polite kill end us as Ctrl-C does, with everything stopped in order."""
 
@@ -117,7 +133,7 @@ def _start_broker(stack: ExitStack, settings: RunSettings, say: Say) -> "Broker"
     from headwater.transmit.embedded import Broker
 
     host, port = settings.listen
-    broker = stack.enter_context(Broker(settings.data / "broker", host=host, port=port))
+    broker = stack.enter_context(Broker(settings.data / LOG_FOLDER, host=host, port=port))
     for partition, dropped in broker.recovered:
         say(f"recovered {partition}: cut off {dropped} bytes that were never acknowledged")
     say(f"log ready at {broker.bootstrap_servers}, for any Kafka client; data in {settings.data}")

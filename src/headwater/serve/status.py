@@ -6,17 +6,16 @@ Field names of pipelines are those of Spark's StreamingQueryProgress.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 from headwater.serve.groups import GroupLag, GroupLags
 from headwater.serve.rates import TopicRate, TopicRates
+from headwater.store.columns import instant_text
 from headwater.store.facts import FACTS_KEPT, Fact, FactStore
 from headwater.store.late import LateRow
 from headwater.store.sqlite import ViewShape, ViewStore
 
 HISTORY_KEPT = 60
-EPOCH = datetime(1970, 1, 1)  # without a zone, because it is written as UTC
 
 Json = dict[str, Any]
 
@@ -77,8 +76,8 @@ def describe_late(row: LateRow) -> Json:
         "batchId": row.batch,
         "operator": row.operator,
         "key": row.key,
-        "window": {"start": _time(row.window_start), "end": _time(row.window_end)},
-        "eventTime": _time(row.event_time),
+        "window": {"start": instant_text(row.window_start), "end": instant_text(row.window_end)},
+        "eventTime": instant_text(row.event_time),
         "lateByMs": row.late_by / 1000,
         "reason": row.reason,
         "lastPane": row.last_pane,
@@ -151,11 +150,6 @@ def _view(shape: ViewShape, views: ViewStore, late: tuple[int, int]) -> Json:
         "lateRows": late[0],
         "lateRowsWaiting": late[1],
     }
-
-
-def _time(micros: int) -> str:
-    """As a view's rows write times; the ends of time, which a global window has, included."""
-    return (EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _newest(facts: Sequence[Fact], name: str) -> Any:

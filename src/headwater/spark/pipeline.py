@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from headwater.clock import Clock
 from headwater.errors import HeadwaterError, InvalidError, UnavailableError
 from headwater.process.windowing import CHANGE
 from headwater.record import TopicPartition
+from headwater.spark.building import call_view, first_line, read_stream
 from headwater.spark.failures import Failure, Retries, read_failure
-from headwater.spark.offsets import BOOTSTRAP, from_json
+from headwater.spark.offsets import from_json
 from headwater.spark.operators import WATERMARK
-from headwater.spark.rows import bad_records, good_rows
+from headwater.spark.rows import bad_records
 from headwater.spark.sink import BatchFunction, dead_letter_sink, view_sink
-from headwater.spark.source import HeadwaterSource
 from headwater.spark.spool import Spool
 from headwater.spark.surroundings import surroundings
 from headwater.store.columns import Column
@@ -36,9 +37,6 @@ from headwater.transmit.client import LATEST, Client
 VIEW_TRIGGER = "500 milliseconds"
 DEAD_LETTER_TRIGGER = "2 seconds"
 """Longer, because nobody waits for it and it reads the topic a second time."""
-
-OFFSETS_PER_TRIGGER_MAX = 500_000
-"""Bounds a batch's memory; large enough that a backlog is worked off at full speed."""
 
 WATCH_EVERY_S = 0.5
 
@@ -134,55 +132,22 @@ class Pipeline:
     # -- building ---------------------------------------------------------------------------------------------
 
     def _records(self, topic: Topic, *, every_partition: bool = False) -> DataFrame:
-        # Registered anew for each load: what Spark finds by itself shares one map of environment variables between
-        # all queries, and one that starts adds to it while another serializes it ("Task not serializable").
-        self._spark.dataSource.register(HeadwaterSource)
-        return (
-            self._spark.readStream.format("headwater")
-            .option(BOOTSTRAP, self._settings.bootstrap_servers)
-            .option("subscribe", topic.name)
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
-            .option("everyPartition", str(every_partition).lower())
-            .load()
-        )
+        return read_stream(self._spark, topic, self._settings.bootstrap_servers, every_partition=every_partition)
 
     def _spool(self, view: View) -> Spool:
         return Spool(str(self._settings.data / "spool" / view.name))
 
-    def _call(self, view: View) -> tuple[DataFrame, str]:
+    def _build(self, view: View) -> tuple[DataFrame, str]:
         """What the view's function makes, with the output mode it needs."""
         spool = self._spool(view)
         with surroundings(spool) as around:
-            rows = view.function(*(good_rows(self._records(topic), topic) for topic in view.topics))
-        if not around.operators:
-            return rows, UPDATE
-        # Now it is known that there are operators with a watermark, which want to see every partition.
-        with surroundings(spool):
-            records = (self._records(topic, every_partition=True) for topic in view.topics)
-            rows = view.function(*(good_rows(r, topic) for r, topic in zip(records, view.topics, strict=True)))
-        return rows, APPEND
-
-    def _build(self, view: View) -> tuple[DataFrame, str]:
-        """Call the view's function; what is wrong in it is told as the user's mistake, with the view's name."""
-        try:
-            rows, mode = self._call(view)
-        except HeadwaterError as error:
-            raise InvalidError(f"cannot build view {view.name!r}: {error}", hint=error.hint) from error
-        except PySparkException as error:
-            raise InvalidError(f"cannot build view {view.name!r}: {_first_line(error)}") from error
-        except Exception as error:
-            raise InvalidError(
-                f"cannot build view {view.name!r}: {type(error).__name__}: {error} ({_line_of(view, error)})"
-            ) from error
-        if not isinstance(rows, DataFrame) or not rows.isStreaming:
+            rows, mode = call_view(view, self._records), UPDATE
+        if around.operators:
+            # Now it is known that there are operators with a watermark, which want to see every partition.
+            with surroundings(spool):
+                rows, mode = call_view(view, partial(self._records, every_partition=True)), APPEND
+        if not rows.isStreaming:
             raise InvalidError(f"cannot build view {view.name!r}: its function must return a streaming DataFrame")
-        missing = [name for name in view.key if name not in rows.columns]
-        if missing:
-            raise InvalidError(
-                f"cannot build view {view.name!r}: key column {', '.join(map(repr, missing))} is not in its "
-                f"result, which has: {', '.join(rows.columns)}"
-            )
         return rows, mode
 
     def _start(self, name: str, rows: DataFrame, sink: BatchFunction, interval: str, mode: str = UPDATE) -> None:
@@ -200,7 +165,7 @@ class Pipeline:
         try:
             self._queries[name] = writer.start()
         except PySparkException as error:
-            raise InvalidError(f"cannot start view {name!r}: {_first_line(error)}") from error
+            raise InvalidError(f"cannot start view {name!r}: {first_line(error)}") from error
         self._starters[name] = writer.start
 
     # -- watching ---------------------------------------------------------------------------------------------
@@ -280,20 +245,3 @@ def _shape(view: View, rows: DataFrame) -> ViewShape:
 
 def _offsets(text: Any) -> dict[str, dict[str, int]]:
     return json.loads(text) if isinstance(text, str) else text or {}
-
-
-def _first_line(error: PySparkException) -> str:
-    """Spark's message without the plan that follows it."""
-    message = (error.getMessage() if hasattr(error, "getMessage") else None) or str(error)
-    return message.strip().splitlines()[0]
-
-
-def _line_of(view: View, error: BaseException) -> str:
-    """Where in the user's function it happened."""
-    line = view.function.__code__.co_firstlineno
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == view.function.__code__.co_filename:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f"{Path(view.function.__code__.co_filename).name}, line {line}"

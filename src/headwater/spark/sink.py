@@ -35,14 +35,19 @@ def view_sink(store: ViewStore, view: View, spool: Spool, note: NoteFacts) -> Ba
     def write(rows: DataFrame, batch: int) -> None:
         table = rows.toArrow()  # The steps run now, and leave their files.
         run = _run_of(rows)
-        signs = table.column(CHANGE).to_pylist() if CHANGE in table.column_names else None
-        store.commit_rows(view.name, table, run=run, batch=batch, late_rows=spool.late(run, batch), signs=signs)
+        late_rows, signs = spool.late(run, batch), signs_of(table)
+        store.commit_rows(view.name, table, run=run, batch=batch, late_rows=late_rows, signs=signs)
         facts = spool.facts(run, batch)
         if facts:
             note(view.name, {"batchId": batch, "operators": summarize_operators(facts)})
         spool.clear(run, through=batch)
 
     return write
+
+
+def signs_of(rows: pa.Table) -> list[int] | None:
+    """Which rows are put and which are taken back; None where the rows are no changes."""
+    return rows.column(CHANGE).to_pylist() if CHANGE in rows.column_names else None
 
 
 def dead_letter_sink(store: ViewStore, topic: Topic, bootstrap_servers: str, clock: Clock) -> BatchFunction:

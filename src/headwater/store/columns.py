@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -80,6 +80,11 @@ def parse_value(column: Column, text: str) -> Value:
     except (ValueError, KeyError):
         raise InvalidError(f"cannot look up {column.name} = {text!r}: the column is {column.type}") from None
     return text
+
+
+def instant_text(micros: int) -> str:
+    """A moment, in microseconds since 1970, as a view's rows write it."""
+    return _time_text(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))
 
 
 def sorting(column: Column) -> str:

@@ -19,7 +19,7 @@ connection of its own, and WAL lets it read while a batch is written.
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,11 +154,29 @@ class ViewStore:
             self._set_progress(db, view, Progress(run=run, batch=batch, note={}))
             return True
 
-    def commit_late(self, view: str, rows: pa.Table, numbers: Sequence[int]) -> None:
-        """Upsert what was computed again with late rows, and note of these that they are now in."""
+    def commit_late(
+        self,
+        view: str,
+        rows: pa.Table,
+        numbers: Sequence[int],
+        *,
+        affected: Callable[[dict[str, Any]], bool],
+        signs: Sequence[int] | None = None,
+    ) -> None:
+        """Put the affected of these rows in the place of the affected rows that are there.
+
+        The rows were computed again with the late rows of these numbers, which are noted to be in now.
+        """
         with self._write() as db:
             shape = self._shape(db, view)
-            self._upsert(db, shape, _encode_rows(shape, rows), self._position(db, view))
+            table = db.execute(f"select _key, {_columns(shape)} from {_table(view)}").fetchall()
+            changed: dict[str, tuple[Value, ...] | _TakenBack] = {
+                key: _TakenBack(tuple(row)) for key, *row in table if affected(_decode_row(shape, row))
+            }
+            for key, row in _encode_rows(shape, rows, signs).items():
+                if not isinstance(row, _TakenBack) and affected(_decode_row(shape, row)):
+                    changed[key] = row
+            self._upsert(db, shape, changed, self._position(db, view))
             late.mark_reprocessed(db, view, numbers)
 
     def commit_progress(self, query: str, progress: Progress, *, counts: dict[str, int] | None = None) -> None:

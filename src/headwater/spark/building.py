@@ -1,0 +1,85 @@
+"""A view's DataFrame: its topics are read, its function (the user's) is called, and what is wrong in it is told.
+
+The same function makes a stream or, for a computation over all that is in the log, a bounded DataFrame.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headwater.app import Topic, View
+from headwater.errors import HeadwaterError, InvalidError
+from headwater.spark.offsets import BOOTSTRAP
+from headwater.spark.rows import good_rows
+from headwater.spark.source import HeadwaterSource
+
+OFFSETS_PER_TRIGGER_MAX = 500_000
+"""Bounds a batch's memory; large enough that a backlog is worked off at full speed."""
+
+
+def read_stream(spark: SparkSession, topic: Topic, servers: str, *, every_partition: bool = False) -> DataFrame:
+    """The records of a topic from the first on, as they come."""
+    _register_source(spark)
+    return (
+        spark.readStream.format("headwater")
+        .option(BOOTSTRAP, servers)
+        .option("subscribe", topic.name)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
+        .option("everyPartition", str(every_partition).lower())
+        .load()
+    )
+
+
+def read_all(spark: SparkSession, topic: Topic, servers: str) -> DataFrame:
+    """The records of a topic that are there now."""
+    _register_source(spark)
+    return spark.read.format("headwater").option(BOOTSTRAP, servers).option("subscribe", topic.name).load()
+
+
+def _register_source(spark: SparkSession) -> None:
+    # Anew for each load: what Spark finds by itself shares one map of environment variables between all queries,
+    # and one that starts adds to it while another serializes it ("Task not serializable").
+    spark.dataSource.register(HeadwaterSource)
+
+
+def call_view(view: View, read: Callable[[Topic], DataFrame]) -> DataFrame:
+    """Call the view's function; what is wrong in it is told as the user's mistake, with the view's name."""
+    try:
+        rows = view.function(*(good_rows(read(topic), topic) for topic in view.topics))
+    except HeadwaterError as error:
+        raise InvalidError(f"cannot build view {view.name!r}: {error}", hint=error.hint) from error
+    except PySparkException as error:
+        raise InvalidError(f"cannot build view {view.name!r}: {first_line(error)}") from error
+    except Exception as error:
+        raise InvalidError(
+            f"cannot build view {view.name!r}: {type(error).__name__}: {error} ({_line_of(view, error)})"
+        ) from error
+    if not isinstance(rows, DataFrame):
+        raise InvalidError(f"cannot build view {view.name!r}: its function must return a streaming DataFrame")
+    missing = [name for name in view.key if name not in rows.columns]
+    if missing:
+        raise InvalidError(
+            f"cannot build view {view.name!r}: key column {', '.join(map(repr, missing))} is not in its "
+            f"result, which has: {', '.join(rows.columns)}"
+        )
+    return rows
+
+
+def first_line(error: PySparkException) -> str:
+    """Spark's message without the plan that follows it."""
+    message = (error.getMessage() if hasattr(error, "getMessage") else None) or str(error)
+    return message.strip().splitlines()[0]
+
+
+def _line_of(view: View, error: BaseException) -> str:
+    """Where in the user's function it happened."""
+    line = view.function.__code__.co_firstlineno
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == view.function.__code__.co_filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"{Path(view.function.__code__.co_filename).name}, line {line}"
