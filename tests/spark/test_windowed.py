@@ -11,6 +11,7 @@ import headwater as hw
 from headwater.clock import SystemClock
 from headwater.errors import InvalidError
 from headwater.spark.pipeline import Pipeline, PipelineSettings
+from headwater.spark.reprocess import reprocess_late
 from headwater.store.facts import FactStore, Kind
 from headwater.store.sqlite import ViewStore
 from headwater.transmit.client import Client
@@ -47,6 +48,14 @@ class Shop:
             pipeline.run()
         finally:
             pipeline.stop()
+        return self.revenue()
+
+    def reprocess(self) -> int:
+        return reprocess_late(
+            self._app.view_named("revenue"), self._spark, self.store, self._broker.bootstrap_servers
+        )
+
+    def revenue(self) -> dict[tuple[str, str], float]:
         rows = self.store.rows("revenue")
         return {(r["product"], r["window"]["start"][14:19]): r["revenue"] for r in rows}
 
@@ -80,6 +89,9 @@ def test_sessions_retract_and_late_rows_are_in_the_ledger(
     row = shop.store.rows("revenue")[0]
     assert set(row) == {"product", "window", "revenue", "event_time", "timing", "pane", "nonspeculative_pane",
                         "is_final", "trigger"}  # fmt: skip
+    assert (shop.reprocess(), shop.reprocess()) == (1, 0)
+    assert shop.revenue() == {("tea", "00:00"): 15.0, ("cocoa", "02:00"): 1.0}
+    assert shop.store.late_counts() == {"revenue": (1, 0)}
 
 
 def test_a_lagging_partition_holds_the_watermark(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
