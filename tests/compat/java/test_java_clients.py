@@ -106,6 +106,19 @@ def test_a_group_reads_every_record_once(tool: Tool, servers: str, topic: str, a
     assert all(commit["success"] for commit in commits)
 
 
+@pytest.mark.parametrize("compression", ["snappy", "lz4"])  # those that Java frames in its own way
+def test_java_reads_what_the_broker_compressed(tool: Tool, servers: str, compression: str) -> None:
+    topic = f"stored-as-{compression}"
+    with Client(servers) as client:
+        client.create_topic(topic, partitions=3, configs={"compression.type": compression})
+    to = ("--bootstrap-server", servers, "--topic", topic)
+    assert tool("VerifiableProducer", *to, "--max-messages", RECORDS).returncode == 0
+    group = ("--group-id", f"group-{topic}", "--max-messages", RECORDS, "--reset-policy", "earliest")
+    done = tool("VerifiableConsumer", *to, *group, "--verbose")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert len({e["value"] for e in named(done.stdout, "record_data")}) == RECORDS
+
+
 def test_the_features_of_the_compatibility_test(tool: Tool, servers: str, topic: str) -> None:
     """Kafka's ClientCompatibilityTest: produce, admin, consume by subscription, offsets by time."""
     options = {

@@ -98,3 +98,17 @@ def test_a_producer_is_known_though_its_batches_were_deleted_before_a_kill(tmp_p
     assert again.append(produced(5)).base_offset == 5
     again.log.close()
     partition.log.close()
+
+
+def test_a_producer_is_known_though_its_records_were_deleted_in_the_open_segment(tmp_path: Path) -> None:
+    def opened() -> Partition:
+        return Partition(NAME, PartitionLog(tmp_path / "orders-0", LogSettings()))
+
+    partition = opened()
+    partition.append(produced(0))
+    partition.delete_before(1)
+    again = opened()  # the other was killed
+    assert again.append(produced(0)).base_offset == 0  # a repetition
+    assert again.log.end_offset == 1
+    again.log.close()
+    partition.log.close()
