@@ -193,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self, api_key: int, size: int, started: float, parts: broker.Parts | None) -> None:
         """Give the answer to the socket; with that the request is over."""
         self._node.counters.note_request(api_key, self._loop.time() - started)
-        if parts is not None and not self._transport.is_closing():
+        if parts and not self._transport.is_closing():
             self._node.counters.bytes_out += sum(map(len, parts))
             self._transport.writelines(parts)
         self._node.intake.give_back(size)
