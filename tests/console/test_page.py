@@ -272,7 +272,10 @@ def test_page_survives_a_server_that_restarts(shop, visit):
 def test_page_fits_its_window(shop, visit, width):
     shop.sell(("tea with a rather long name, as products have", 0, 3.5))
     shop.tell(state="failed", error="x" * 300)
+    behind = {TopicPartition("orders", 0): Position(offset=0, end=10**9, lag_records=10**9, at_risk_records=10**9)}
+    shop.readers = [GroupLag(name="g" * 200, kind="classic", state="PreparingRebalance", positions=behind)]
     visit.page.set_viewport_size({"width": width, "height": 800})
     page = visit.open()
     expect(page.locator("table.rows tbody tr")).to_have_count(1)
+    expect(page.locator("table.groups tbody tr")).to_have_count(1, timeout=20_000)
     assert page.evaluate("document.documentElement.scrollWidth") == width

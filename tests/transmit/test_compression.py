@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import CorruptError
-from headwater.transmit.compression import Compression, compress, decompress
+from headwater.transmit.compression import Compression, compress, decompress, is_available
 
 DATA = st.binary(max_size=3000) | st.binary(min_size=1, max_size=20).map(lambda piece: piece * 5000)
 COMPRESSED = [c for c in Compression if c is not Compression.NONE]
@@ -49,6 +49,17 @@ def test_data_comes_back(data: bytes, compression: Compression) -> None:
 @given(DATA, st.sampled_from(COMPRESSED))
 def test_other_libraries_read_what_we_compress(data: bytes, compression: Compression) -> None:
     assert DECOMPRESSORS[compression](compress(compression, data)) == data
+
+
+@given(DATA)
+def test_lz4_has_the_independent_blocks_that_java_asks_for(data: bytes) -> None:
+    frame = lz4.frame.get_frame_info(compress(Compression.LZ4, data))
+    assert not frame["block_linked"]
+    assert frame["block_size"] == 64 << 10
+
+
+def test_every_compression_is_there() -> None:
+    assert all(map(is_available, Compression))
 
 
 @given(DATA, st.sampled_from(COMPRESSED))

@@ -87,8 +87,10 @@ def _alter(servers: str, entity: "Entity", changes: "dict[str, float | None]", o
     from headwater.transmit.quota_client import alter_quotas, list_quotas
 
     with Client(servers) as client:
+        # Asked before, because Apache Kafka may not know yet what it has just been told.
+        before = list_quotas(client).get(entity, {})
         alter_quotas(client, entity, changes)
-        left = list_quotas(client).get(entity, {})
+    left = {key: value for key, value in {**before, **changes}.items() if value is not None}
     if output is OutputFormat.JSON:
         print_json({**_as_json(entity), "values": left})
     else:

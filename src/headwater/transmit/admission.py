@@ -4,7 +4,7 @@ from headwater.errors import InvalidError
 from headwater.record import TopicPartition
 from headwater.transmit.batch import BatchHeader
 from headwater.transmit.configs import TopicConfig
-from headwater.transmit.rewrite import raw_records, stamp
+from headwater.transmit.rewrite import raw_records, recompress, stamp
 
 
 class TooLarge(InvalidError):
@@ -40,6 +40,31 @@ def admit(
         stamped.append(stamp(records, at, header, now_ms))
         at += header.size
     return stamped
+
+
+def stored_as(
+    name: TopicPartition, records: memoryview, headers: list[BatchHeader], config: TopicConfig
+) -> tuple[memoryview, list[BatchHeader]]:
+    """Compress admitted batches as the topic's compression.type says; the same ones, if they are so already."""
+    wanted = config.compression
+    if wanted is None or all(header.compression is wanted for header in headers):
+        return records, headers
+    parts, fresh, at = [], [], 0
+    for header in headers:
+        if header.compression is wanted:
+            parts.append(bytes(records[at : at + header.size]))
+            fresh.append(header)
+        else:
+            changed, part = recompress(records, at, header, wanted)
+            if changed.size > config.max_message_bytes:
+                raise TooLarge(
+                    f"cannot append to {name}: a record batch of {header.size} bytes has {changed.size} with "
+                    f"compression.type={wanted.name.lower()}, max.message.bytes is {config.max_message_bytes}"
+                )
+            parts.append(part)
+            fresh.append(changed)
+        at += header.size
+    return memoryview(bytearray(b"".join(parts))), fresh
 
 
 def _check_keys(name: TopicPartition, records: memoryview, headers: list[BatchHeader]) -> None:

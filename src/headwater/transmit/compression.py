@@ -23,10 +23,25 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
+_LZ4_FRAME_HEAD = bytes.fromhex("04224d18 60 40 82")
+"""Magic, version 1 with independent blocks of up to 64 KiB, and the checksum of that, as Java has it."""
+_LZ4_BLOCK_BYTES = 64 << 10
+_LZ4_UNCOMPRESSED = 1 << 31
+_LITTLE_INT = struct.Struct("<I")
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _INT = struct.Struct(">i")
 _SNAPPY_RATIO_MAX = 64  # the longest copy gives 64 bytes, and no copy takes less than one
+
+
+def is_available(compression: Compression) -> bool:
+    """Whether this installation's PyArrow was built with it."""
+    if compression is Compression.NONE:
+        return True
+    import pyarrow as pa
+
+    names = {Compression.LZ4: ("lz4", "lz4_raw")}.get(compression, (compression.name.lower(),))
+    return all(pa.Codec.is_available(name) for name in names)
 
 
 def compress(compression: Compression, data: bytes) -> bytes:
@@ -37,10 +52,27 @@ def compress(compression: Compression, data: bytes) -> bytes:
 
     if compression is Compression.SNAPPY:
         return pa.compress(data, codec="snappy", asbytes=True)  # type: ignore[no-any-return]
+    if compression is Compression.LZ4:
+        return _compress_lz4(data)
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, compression.name.lower()) as out:
         out.write(data)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _compress_lz4(data: bytes) -> bytes:
+    """A frame of independent blocks: PyArrow's own frames have linked ones, which Java's clients refuse."""
+    import pyarrow as pa
+
+    parts = [_LZ4_FRAME_HEAD]
+    for at in range(0, len(data), _LZ4_BLOCK_BYTES):
+        block = data[at : at + _LZ4_BLOCK_BYTES]
+        packed = pa.compress(block, codec="lz4_raw", asbytes=True)
+        if len(packed) < len(block):
+            parts += [_LITTLE_INT.pack(len(packed)), packed]
+        else:
+            parts += [_LITTLE_INT.pack(len(block) | _LZ4_UNCOMPRESSED), block]
+    return b"".join((*parts, _LITTLE_INT.pack(0)))
 
 
 def decompress(compression: Compression, data: Buffer) -> Buffer:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from headwater.errors import InvalidError
+from headwater.transmit.compression import Compression, is_available
 
 
 class Kind(IntEnum):
@@ -92,6 +93,8 @@ class TopicConfig:
     durability: str
     archive_dir: str
     conditional_append: bool
+    compression: Compression | None
+    """How batches are stored; None as their producers send them."""
 
 
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
@@ -120,6 +123,7 @@ def _flag(name: str, default: str, doc: str, broker_name: str | None = None) -> 
 
 
 _DAY_MS = 24 * 3600 * 1000
+COMPRESSION_TYPE = "compression.type"
 DURABILITIES = ("fsync", "interval", "never")
 
 _TOPIC_TABLE = (
@@ -128,7 +132,7 @@ _TOPIC_TABLE = (
         broker_name="log.cleanup.policy",
         doc="What happens to old records: delete them, compact them by key, or both.",
     ),
-    _text("compression.type", "producer", "How records are stored; we keep what the producer sent, 'producer'.",
+    _text("compression.type", "producer", "How batches are stored; 'producer' keeps what was sent.",
           ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "compression.type"),
     _long("delete.retention.ms", _DAY_MS, "How long compaction keeps the tombstone of a deleted key.",
           broker_name="log.cleaner.delete.retention.ms"),
@@ -263,9 +267,22 @@ def check_config(kind: Kind, name: str, value: str) -> None:
     config = TABLES[kind].get(name)
     if config is None:
         raise InvalidConfig(f"unknown {kind.name.lower()} config name: {name}")
-    problem = _CHECKS[config.type](config, value)
+    problem = _CHECKS[config.type](config, value) or (name == COMPRESSION_TYPE and _check_codec(value))
     if problem:
         raise InvalidConfig(f"invalid value {value!r} for configuration {name}: {problem}")
+
+
+def _check_codec(value: str) -> str | None:
+    compression = _compression(value)
+    if compression is None or is_available(compression):
+        return None
+    return f"the PyArrow of this installation was built without {value}; install one from PyPI, or use another"
+
+
+def _compression(value: str) -> Compression | None:
+    if value == "producer":
+        return None
+    return Compression.NONE if value == "uncompressed" else Compression[value.upper()]
 
 
 def check_configs(kind: Kind, values: Mapping[str, str]) -> None:
@@ -377,4 +394,5 @@ def topic_config(values: Mapping[str, ConfigValue]) -> TopicConfig:
         durability=text("headwater.durability"),
         archive_dir=text("remote.archive.dir"),
         conditional_append=text("headwater.conditional.append") == "true",
+        compression=_compression(text("compression.type")),
     )

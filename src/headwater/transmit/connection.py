@@ -189,7 +189,7 @@ class Connection:
     def _put(self, api_key: int, size: int, started: float, parts: broker.Parts | None) -> None:
         """Have the answer sent; with that the request is over."""
         self._node.counters.note_request(api_key, self._loop.time() - started)
-        if parts is not None and not self._is_ending:
+        if parts and not self._is_ending:
             before = self._outbox.size
             self._outbox.put(parts)
             self._node.counters.bytes_out += self._outbox.size - before

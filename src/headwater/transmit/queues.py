@@ -150,7 +150,7 @@ class Queues:
             until = self._clock.monotonic() + self.settings(group_id).limits.lock_s
             self._leaving[group_id, request.member_id] = until
         elif request.epoch < 0:
-            self._release(group_id, request.member_id, politely=True)
+            self.close_session(group_id, request.member_id)
         for name in reply.assignment or ():
             entry = self._topics.entry(name.topic)
             if entry is not None:
@@ -161,24 +161,20 @@ class Queues:
         """Take back what a member has, because it fetches no more; it says so itself, or it is silent."""
         self.sessions.drop(group, member)
         self._leaving.pop((group, member), None)
-        self._release(group, member, politely=politely)
-
-    def disconnect(self, connection: object) -> None:
-        """Take back what was lent over a connection that is gone; a member that has no other is gone with it."""
-        for group_id, member in self.sessions.drop_connection(connection):
-            self._leaving.pop((group_id, member), None)
-            self._release(group_id, member, politely=False)
-        for group in self._groups.values():
-            cut_off = [m for m in group.cut_off(connection) if not self.sessions.is_open(group.id, m)]
-            if cut_off:
-                group.remove(cut_off, self._topics.sizes())
-
-    def _release(self, group: str, member: str, *, politely: bool) -> None:
         limits = self.settings(group).limits
         for place, share in self.shares(group).items():
             if share.release(member, limits, politely=politely):
                 self._save((group, place))
         self.waiters.wake(group)
+
+    def disconnect(self, connection: object) -> None:
+        """Take back what was lent over a connection that is gone; a member that has no other is gone with it."""
+        for group_id, member in self.sessions.drop_connection(connection):
+            self.close_session(group_id, member, politely=False)
+        for group in self._groups.values():
+            cut_off = [m for m in group.cut_off(connection) if not self.sessions.is_open(group.id, m)]
+            if cut_off:
+                group.remove(cut_off, self._topics.sizes())
 
     def delete(self, group: str) -> None:
         """Forget a group and where it stood."""

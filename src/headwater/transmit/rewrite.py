@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from headwater.errors import CorruptError
 from headwater.transmit.batch import (
+    COMPRESSION_MASK,
     HEADER,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -20,7 +21,7 @@ from headwater.transmit.batch import (
     Buffer,
 )
 from headwater.transmit.codec import read_varint, write_varint
-from headwater.transmit.compression import compress, decompress
+from headwater.transmit.compression import Compression, compress, decompress
 
 DELETE_HORIZON = 0x40
 """The base timestamp is the time from which tombstones of this batch may go (KIP-534)."""
@@ -54,6 +55,21 @@ def stamp(data: memoryview, at: int, header: BatchHeader, timestamp_ms: int) -> 
     crc = crc32c(data[at + _CRC_COVERS_FROM : at + header.size])
     _CRC.pack_into(data, at + _CRC_AT, crc)
     return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
+
+
+def recompress(data: Buffer, at: int, header: BatchHeader, compression: Compression) -> tuple[BatchHeader, bytes]:
+    """The batch at `at`, whose checksum holds, with its records compressed in another way."""
+    body = decompress(header.compression, memoryview(data)[at + HEADER_BYTES : at + header.size])
+    content = compress(compression, bytes(body))
+    fresh = header._replace(
+        length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(content),
+        attributes=header.attributes & ~COMPRESSION_MASK | compression,
+        crc=0,
+    )
+    head = bytearray(HEADER.pack(*fresh))
+    crc = crc32c(content, crc32c(head[_CRC_COVERS_FROM:]))
+    _CRC.pack_into(head, _CRC_AT, crc)
+    return fresh._replace(crc=crc), bytes(head) + content
 
 
 def raw_records(data: Buffer, at: int, header: BatchHeader) -> Iterator[RawRecord]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.transmit import configs
-from headwater.transmit.admission import admit
+from headwater.transmit.admission import admit, stored_as
 from headwater.transmit.batch import BatchHeader, check_batches
 from headwater.transmit.catalog import Catalog, TopicEntry, check_topic_name
 from headwater.transmit.conditions import Expectations
@@ -96,6 +96,8 @@ class Partition:
             if known is not None:
                 return Appended(base_offset=known, next_offset=known + header.last_offset_delta + 1)
         headers = admit(self.name, records, headers, self.config, now_ms)
+        if self.config.compression is not None:
+            records, headers = stored_as(self.name, records, headers, self.config)
         base_offset = self._write_if_expected(records, headers)
         offset = base_offset
         for header in headers:
@@ -385,7 +387,8 @@ class Topics:
 
 def _open_producers(log: PartitionLog) -> tuple[ProducerStates, int]:
     """What is known of a partition's producers: the newest snapshot, its offset, and the batches behind it."""
-    saved_at, body = next(load_snapshots(log.directory, log.end_offset), (log.start_offset, None))
+    # Without a snapshot from the first batch on that is left, also if its records count as deleted.
+    saved_at, body = next(load_snapshots(log.directory, log.end_offset), (log.segments[0].base_offset, None))
     states = ProducerStates() if body is None else ProducerStates.load(body)
     for header, control in log.batches_since(saved_at):
         marker = None if control is None else read_marker(control)

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from headwater.transmit import group_client
+from headwater.transmit.client import Client
+
 WAIT_S = 120
 RECORDS = 2000
 
@@ -64,6 +67,40 @@ def test_a_group_reads_every_record_once(tool: Tool, servers: str, topic: str, a
     commits = named(done.stdout, "offsets_committed")
     assert commits
     assert all(commit["success"] for commit in commits)
+
+
+@pytest.mark.parametrize("jars", ["4.3.1"], indirect=True)  # older ones have no share consumer
+def test_a_share_consumer_takes_every_record_once(tool: Tool, servers: str, topic: str) -> None:
+    to = ("--bootstrap-server", servers, "--topic", topic)
+    assert tool("VerifiableProducer", *to, "--max-messages", RECORDS).returncode == 0
+    group = ("--group-id", "workers", "--max-messages", RECORDS, "--offset-reset-strategy", "earliest")
+    done = tool("VerifiableShareConsumer", *to, *group, "--acknowledgement-mode", "sync")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    taken = [
+        (part["partition"], offset)
+        for event in named(done.stdout, "offsets_acknowledged")
+        for part in event["partitions"]
+        for offset in part["offsets"]
+    ]
+    assert len(taken) == len(set(taken)) == RECORDS
+    with Client(servers) as client:
+        starts = group_client.share_starts(client, "workers").values()
+        assert [start.lag_records for start in starts] == [0, 0, 0]
+        # It has closed its session and left; nobody is in the group any more.
+        assert group_client.members(client, group_client.find_group(client, "workers")) == []
+
+
+@pytest.mark.parametrize("compression", ["snappy", "lz4"])  # those that Java frames in its own way
+def test_java_reads_what_the_broker_compressed(tool: Tool, servers: str, compression: str) -> None:
+    topic = f"stored-as-{compression}"
+    with Client(servers) as client:
+        client.create_topic(topic, partitions=3, configs={"compression.type": compression})
+    to = ("--bootstrap-server", servers, "--topic", topic)
+    assert tool("VerifiableProducer", *to, "--max-messages", RECORDS).returncode == 0
+    group = ("--group-id", f"group-{topic}", "--max-messages", RECORDS, "--reset-policy", "earliest")
+    done = tool("VerifiableConsumer", *to, *group, "--verbose")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert len({e["value"] for e in named(done.stdout, "record_data")}) == RECORDS
 
 
 @pytest.mark.compat("records with key, headers, time and null values", client="Java")

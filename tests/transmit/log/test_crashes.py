@@ -69,9 +69,24 @@ def test_a_deletion_that_was_cut_short_in_the_archive_is_finished(tmp_path: Path
     again.close()
     path.write_bytes(content)  # or nothing had gone yet but the mark of the start
     again = PartitionLog(tmp_path / "orders-0", SMALL)
-    assert (again.start_offset, again.segments[0].base_offset) == (1, 1)
+    assert (again.start_offset, again.segments[0].base_offset) == (1, 0)
+    again.delete_before(1)  # which is not repeated by itself: producers may have to be read from the file
     assert not path.exists()
     again.close()
+
+
+def test_a_producer_is_known_by_batches_that_count_as_deleted_in_a_sealed_segment(tmp_path: Path) -> None:
+    def opened() -> Partition:
+        return Partition(NAME, PartitionLog(tmp_path / "orders-0", SMALL))
+
+    partition = opened()
+    partition.append(produced(0))
+    partition.delete_before(1)
+    partition.log.roll()
+    again = opened()  # the other was killed before it had saved what it knew of producers
+    assert again.append(produced(0)).base_offset == 0  # a repetition
+    again.log.close()
+    partition.log.close()
 
 
 def test_an_archive_that_is_away_is_named(tmp_path: Path) -> None:
@@ -96,5 +111,19 @@ def test_a_producer_is_known_though_its_batches_were_deleted_before_a_kill(tmp_p
     assert (again.log.start_offset, again.log.end_offset) == (5, 5)
     assert again.append(produced(4)).base_offset == 4  # a repetition
     assert again.append(produced(5)).base_offset == 5
+    again.log.close()
+    partition.log.close()
+
+
+def test_a_producer_is_known_though_its_records_were_deleted_in_the_open_segment(tmp_path: Path) -> None:
+    def opened() -> Partition:
+        return Partition(NAME, PartitionLog(tmp_path / "orders-0", LogSettings()))
+
+    partition = opened()
+    partition.append(produced(0))
+    partition.delete_before(1)
+    again = opened()  # the other was killed
+    assert again.append(produced(0)).base_offset == 0  # a repetition
+    assert again.log.end_offset == 1
     again.log.close()
     partition.log.close()

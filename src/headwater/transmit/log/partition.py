@@ -12,6 +12,7 @@ Not thread-safe, but for `sync`, which another thread may call to wait for the d
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from headwater.errors import CorruptError, InvalidError
@@ -273,8 +274,12 @@ def _newest_visible(segment: Segment, high_watermark: int) -> int:
 def _open_segments(directory: Path, pool: FilePool) -> tuple[list[Segment], int]:
     start = load_start(directory)
     paths = sorted(directory.glob("*.log"))
-    while len(paths) > 1 and int(paths[1].stem) <= start:
-        delete_files(paths.pop(0))  # their deletion was cut short
+    # Where a deletion was cut short, a link may lead nowhere; other files are left for the next deletion, because
+    # what is known of producers may still have to be read from them.
+    broken = [path for path, behind in pairwise(paths) if int(behind.stem) <= start and not path.exists()]
+    for path in broken:
+        delete_files(path)
+        paths.remove(path)
     if not paths:
         return [create_segment(directory, start, pool)], 0
     ends = [int(path.stem) for path in paths[1:]]
