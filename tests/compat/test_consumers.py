@@ -75,6 +75,7 @@ def split_evenly(members: Members, sizes: list[int], total: int) -> Callable[[],
     return check
 
 
+@pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 def test_members_share_the_partitions_as_they_come_and_go(broker: Broker, assignor: str) -> None:
     admin = prepare(broker.bootstrap_servers)
@@ -94,6 +95,7 @@ def test_members_share_the_partitions_as_they_come_and_go(broker: Broker, assign
         members.close()
 
 
+@pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
 def test_topics_by_pattern_and_those_that_come_later(broker: Broker) -> None:
     admin = prepare(broker.bootstrap_servers, partitions=1, records=0)
     members = Members(broker.bootstrap_servers)
@@ -110,6 +112,7 @@ def test_topics_by_pattern_and_those_that_come_later(broker: Broker) -> None:
         members.close()
 
 
+@pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
 def test_a_static_member_comes_back_to_its_partitions(broker: Broker) -> None:
     prepare(broker.bootstrap_servers)
     members = Members(broker.bootstrap_servers)
@@ -126,6 +129,7 @@ def test_a_static_member_comes_back_to_its_partitions(broker: Broker) -> None:
         members.close()
 
 
+@pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
 def test_offsets_survive_a_restart_and_the_group_is_listed(data: Path) -> None:
     with Broker(data) as broker:
         prepare(broker.bootstrap_servers)
