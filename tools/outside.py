@@ -162,8 +162,8 @@ def librdkafka(
 ) -> list[Outcome]:
     """librdkafka's tests that want a broker, each in a process of its own, so that one that aborts stands alone.
 
-    A test whose number is in `parts` is run part by part. Many give the broker a second or two, which a busy machine
-    may not have: one that fails and is not among the `unable` is run once more, by itself.
+    A test whose number is in `parts` is run part by part. Many give the broker a second or two, which a machine
+    that is busy may not have: one that fails and is not among the `unable` is run once more, by itself.
     """
     if not program.is_file():
         raise NotHere(f"there is no test-runner of librdkafka at {program}")
