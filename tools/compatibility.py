@@ -47,22 +47,31 @@ Found = dict[str, Any]
 
 
 def run_clients(before: Found) -> Found:
-    """Our own tests in tests/compat, with every client that is here."""
+    """Our own tests in tests/compat, with every client that is here but Java's."""
+    return _run_ours(before, "tests/compat", "--ignore=tests/compat/java")
+
+
+def run_java(before: Found) -> Found:
+    """Our own tests with Java's clients, which take the longest."""
+    return _run_ours(before, "tests/compat/java")
+
+
+def _run_ours(before: Found, *which: str) -> Found:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.json"
-        pytest = [sys.executable, "-m", "pytest", "-q", "tests/compat"]
+        pytest = [sys.executable, "-m", "pytest", "-q", *which]
         command = [*pytest, "-p", "recording", "--compat-report", str(report)]
         environment = {**os.environ, "PYTHONPATH": str(OUTSIDE)}
         subprocess.run(command, cwd=ROOT, env=environment, check=False)
         told = json.loads(report.read_text())
-    shown: dict[str, dict[str, str]] = {}
+    ended: dict[str, dict[str, str]] = {}
     for test in told["tests"]:
-        features = shown.setdefault(test["client"], {})
+        features = ended.setdefault(test["client"], {})
         earlier = before.get("shown", {}).get(test["client"], {}).get(test["feature"], "not run")
         state = earlier if test["state"] == "skipped" else test["state"]
         if features.get(test["feature"]) != "failed":
             features[test["feature"]] = state
-    return {"ran": _today(), "versions": before.get("versions", {}) | told["versions"], "shown": shown}
+    return {"ran": _today(), "versions": before.get("versions", {}) | told["versions"], "shown": ended}
 
 
 def run_kafka_python(before: Found) -> Found:
@@ -91,7 +100,7 @@ def run_librdkafka(before: Found) -> Found:
 
 
 RUNS: dict[str, Callable[[Found], Found]] = {
-    "clients": run_clients, "kafka-python": run_kafka_python, "librdkafka": run_librdkafka,
+    "clients": run_clients, "java": run_java, "kafka-python": run_kafka_python, "librdkafka": run_librdkafka,
 }  # fmt: skip
 
 
@@ -134,10 +143,15 @@ def unexplained(found: Found) -> list[str]:
         if state == "failed" and name not in reasons(suite)
     ] + [
         f"{client}: {feature}"
-        for client, features in found.get("clients", {}).get("shown", {}).items()
+        for client, features in shown(found).items()
         for feature, state in features.items()
-        if state == "failed"
+        if state != "passed"
     ]
+
+
+def shown(found: Found) -> dict[str, dict[str, str]]:
+    """How the features of every client ended."""
+    return dict(found.get("clients", {}).get("shown", {}) | found.get("java", {}).get("shown", {}))
 
 
 # -- the page -------------------------------------------------------------------------------------------------
@@ -145,8 +159,7 @@ def unexplained(found: Found) -> list[str]:
 
 def page(found: Found) -> str:
     """The page, from what was found."""
-    table = _table(found["clients"]) if "clients" in found else ()
-    return "".join([NOTE, INTRODUCTION, *table, LIMITS, *_suites(found), AGAIN])
+    return "".join([NOTE, INTRODUCTION, *_table(found), LIMITS, *_suites(found), AGAIN])
 
 
 INTRODUCTION = """
@@ -167,7 +180,7 @@ AGAIN = """
 ## Run it again
 
     ./dev compat                # everything that this machine has; writes this page
-    ./dev compat clients        # or kafka-python, or librdkafka
+    ./dev compat clients        # or java, kafka-python, librdkafka
 
 Java's clients need a JDK and Maven, kcat must be on the PATH, and `LIBRDKAFKA_TEST_RUNNER` names librdkafka's
 test-runner where somebody has built it. What is missing is left as it was found before. The features are in
@@ -175,21 +188,24 @@ test-runner where somebody has built it. What is missing is left as it was found
 """
 
 
-def _table(clients: Found) -> Iterable[str]:
-    shown, versions = clients["shown"], clients["versions"]
-    names = sorted(shown, key=lambda name: (-len(shown[name]), name))
-    features = list(dict.fromkeys(feature for feature in _features() if any(feature in shown[n] for n in names)))
+def _table(found: Found) -> Iterable[str]:
+    states = shown(found)
+    ours = [found[part] for part in ("clients", "java") if part in found]
+    versions = {client: number for part in ours for client, number in part["versions"].items()}
+    names = sorted(states, key=lambda name: (-len(states[name]), name))
+    features = [feature for feature in _features() if any(feature in states[name] for name in names)]
     titles = [f"{name} {versions[name]}" if name in versions else name for name in names]
     yield f"| | {' | '.join(titles)} |\n|---|{'---|' * len(names)}\n"
     for feature in features:
-        cells = [_cell(shown, name, feature) for name in names]
+        cells = [_cell(states, name, feature) for name in names]
         yield f"| {feature} | {' | '.join(cells)} |\n"
-    yield f"\nTests of ours in `tests/compat`, run on {clients['ran']}.\n"
+    days = sorted({part["ran"] for part in ours})
+    yield f"\nTests of ours in `tests/compat`, run on {' and '.join(days)}.\n"
 
 
-def _cell(shown: dict[str, dict[str, str]], client: str, feature: str) -> str:
-    if feature in shown[client]:
-        return SIGNS.get(shown[client][feature], shown[client][feature])
+def _cell(states: dict[str, dict[str, str]], client: str, feature: str) -> str:
+    if feature in states[client]:
+        return SIGNS.get(states[client][feature], states[client][feature])
     return "-" if feature.startswith(ABSENT.get(client, ())) else ""
 
 

@@ -25,7 +25,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headw
 KAFKA_VERSION = "4.3.0"  # what the suites are told to expect; ours answers as that does
 PARTITIONS = 4  # both suites are written for topics that have four unless told otherwise
 SUITE_WAIT_S = 1800
-TEST_WAIT_S = 600
+TEST_WAIT_S = 900
 
 
 class NotHere(Exception):
@@ -127,8 +127,8 @@ ROW = re.compile(r"^\|\s*(\d{4}_\w+)\s*\|\s*(\w+)\s*\|\s*[\d.]+s\s*\|\s*(.*)$")
 FAILURE = re.compile(r'^### Test "(\d{4}_\w+)(?: \((\w+):\d+[^)]*\))?" failed at [^\n]*\n([^\n]*)', re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 FIRST_MANUAL = "8000"  # from here on they wait for somebody to look at them
-AT_A_TIME = 4  # they wait most of the time
-CONFIG = "bootstrap.servers={}\ntest.topic.random=true\ntest.timeout.multiplier=2\n"
+AT_A_TIME = 3  # they wait most of the time
+CONFIG = "bootstrap.servers={}\ntest.topic.random=true\ntest.timeout.multiplier=5\n"
 SCENARIOS = {"default": True, "noautocreate": False}
 # The tests are written for three brokers, and for members that come within three seconds of each other.
 BROKER = {

@@ -174,6 +174,21 @@ def test_members_go_on_when_the_broker_was_away(data: Path) -> None:
         members.close()
 
 
+def test_a_consumer_that_assigns_partitions_to_itself_may_commit(broker: Broker) -> None:
+    """It speaks of itself by an id, although it is no member."""
+    servers = {"bootstrap.servers": broker.bootstrap_servers}
+    producer = Producer(servers)
+    producer.produce("orders", b"x")
+    assert producer.flush(30) == 0
+    settings = {**servers, "group.id": "alone", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition("orders", 0)])
+    assert consumer.poll(30).value() == b"x"
+    (done,) = consumer.commit(asynchronous=False)
+    consumer.close()
+    assert (done.error, done.offset) == (None, 1)
+
+
 def test_a_group_of_one_kind_is_closed_to_the_other(broker: Broker) -> None:
     prepare(broker.bootstrap_servers)
     members = Members(broker.bootstrap_servers)
