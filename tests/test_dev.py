@@ -86,12 +86,12 @@ def project(tmp_path: Path) -> Project:
 def test_help_names_every_command(project: Project, arguments: list[str]) -> None:
     result = project.run(*arguments)
     assert result.returncode == 0
-    for command in ("setup", "test", "fmt", "demo", "bench", "lock"):
+    for command in ("setup", "test", "fmt", "demo", "bench", "lock", "docs", "compat"):
         assert f"\n  {command}" in result.stdout
     assert project.uv_calls() == []
 
 
-@pytest.mark.parametrize("command", ["setup", "test", "fmt", "demo", "bench", "lock"])
+@pytest.mark.parametrize("command", ["setup", "test", "fmt", "demo", "bench", "lock", "docs", "compat"])
 def test_help_of_a_command_has_an_example(project: Project, command: str) -> None:
     result = project.run(command, "--help")
     assert result.returncode == 0

@@ -35,6 +35,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.compat("assignors, cooperative ones too")
 @pytest.mark.parametrize(("kind", "settings"), WAYS)
 def test_members_share_and_take_over(
     broker: Broker, clients: dict[str, Any], kind: str, settings: dict[str, Any]

@@ -50,6 +50,8 @@ def stored(broker: Broker, topic: str) -> tuple[list[Record], set[str]]:
 # -- records --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.compat("records with key, headers, time and null values")
+@pytest.mark.compat("compression: gzip, snappy, lz4, zstd")
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_records_come_back_as_they_were_sent(client: Any, broker: Broker, compression: str) -> None:
     records = [
@@ -67,6 +69,7 @@ def test_records_come_back_as_they_were_sent(client: Any, broker: Broker, compre
     assert {compression} <= compressions <= {compression, "none"}  # a small batch may not be worth it
 
 
+@pytest.mark.compat("acks 0, 1 and all")
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_records_arrive_with_every_kind_of_acknowledgement(client: Any, acks: str) -> None:
     client.create_topic("orders")
@@ -74,12 +77,14 @@ def test_records_arrive_with_every_kind_of_acknowledgement(client: Any, acks: st
     assert client.consume("orders", 0, 0, 50) == at_offsets(numbered(50))
 
 
+@pytest.mark.compat("idempotent producer")
 def test_an_idempotent_producer_is_served(client: Any) -> None:
     client.create_topic("orders")
     assert client.produce("orders", numbered(100), idempotent=True) == list(range(100))
     assert client.produce("orders", numbered(100), idempotent=True) == list(range(100, 200))
 
 
+@pytest.mark.compat("reading from any offset")
 def test_reading_starts_at_any_offset(client: Any) -> None:
     client.create_topic("orders", 2)
     client.produce("orders", numbered(30), partition=1)
@@ -88,6 +93,7 @@ def test_reading_starts_at_any_offset(client: Any) -> None:
         assert found == at_offsets(numbered(30))[offset:]
 
 
+@pytest.mark.compat("offsets by time, exact to the record")
 def test_an_offset_is_found_by_time_exact_to_the_record(client: Any) -> None:
     client.create_topic("orders")
     client.produce("orders", numbered(30), compression="gzip")
@@ -95,6 +101,7 @@ def test_an_offset_is_found_by_time_exact_to_the_record(client: Any) -> None:
     assert client.offset_of_time("orders", 0, 5) == 0
 
 
+@pytest.mark.compat("large records, and many small ones")
 def test_a_large_record_and_many_small_ones(client: Any) -> None:
     small = [Record(value=b"%d" % n, timestamp_ms=2) for n in range(2000)]
     records = [Record(value=b"x" * 900_000, timestamp_ms=1), *small]
@@ -106,6 +113,8 @@ def test_a_large_record_and_many_small_ones(client: Any) -> None:
 # -- topics ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.compat("topics: create, grow, delete")
+@pytest.mark.compat("metadata of cluster and topics")
 def test_topics_are_created_grown_and_deleted(client: Any) -> None:
     client.create_topic("orders", 3)
     assert client.topics() == {"orders": 3}
@@ -130,6 +139,7 @@ def test_what_cannot_be_done_with_a_topic_is_an_error(client: Any) -> None:
         client.create_topic("not a name")
 
 
+@pytest.mark.compat("configs: describe and change")
 def test_configs_of_a_topic_are_described(client: Any) -> None:
     client.create_topic("orders")
     configs = client.topic_configs("orders")
@@ -137,6 +147,7 @@ def test_configs_of_a_topic_are_described(client: Any) -> None:
     assert configs["max.message.bytes"] == "1048588"
 
 
+@pytest.mark.compat("topics made when first used")
 def test_a_topic_is_made_when_it_is_first_used(client: Any) -> None:
     assert client.produce("orders", numbered(3)) == [0, 1, 2]
     assert client.topics() == {"orders": 1}
@@ -157,6 +168,8 @@ def read_all(members: list[Any], count: int) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.compat("classic groups: sharing, taking over, committing")
+@pytest.mark.compat("groups: list and describe")
 def test_members_share_partitions_and_the_one_that_is_left_gets_all(client: Any) -> None:
     client.create_topic("orders", 4)
     for partition in range(4):
@@ -192,6 +205,7 @@ def test_two_groups_each_get_everything(client: Any) -> None:
         member.close()
 
 
+@pytest.mark.compat("classic groups: sharing, taking over, committing")
 def test_a_group_goes_on_where_it_has_committed(client: Any) -> None:
     client.create_topic("orders")
     client.produce("orders", numbered(10))
@@ -206,6 +220,7 @@ def test_a_group_goes_on_where_it_has_committed(client: Any) -> None:
     member.close()
 
 
+@pytest.mark.compat("static members")
 def test_a_static_member_that_restarts_gets_its_partitions_back(client: Any) -> None:
     client.create_topic("orders", 2)
     first, second = (client.member("orders", "readers", name) for name in ("a", "b"))

@@ -75,6 +75,7 @@ def split_evenly(members: Members, sizes: list[int], total: int) -> Callable[[],
     return check
 
 
+@pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 def test_members_share_the_partitions_as_they_come_and_go(broker: Broker, assignor: str) -> None:
     admin = prepare(broker.bootstrap_servers)
@@ -94,6 +95,7 @@ def test_members_share_the_partitions_as_they_come_and_go(broker: Broker, assign
         members.close()
 
 
+@pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
 def test_topics_by_pattern_and_those_that_come_later(broker: Broker) -> None:
     admin = prepare(broker.bootstrap_servers, partitions=1, records=0)
     members = Members(broker.bootstrap_servers)
@@ -110,6 +112,7 @@ def test_topics_by_pattern_and_those_that_come_later(broker: Broker) -> None:
         members.close()
 
 
+@pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
 def test_a_static_member_comes_back_to_its_partitions(broker: Broker) -> None:
     prepare(broker.bootstrap_servers)
     members = Members(broker.bootstrap_servers)
@@ -126,6 +129,7 @@ def test_a_static_member_comes_back_to_its_partitions(broker: Broker) -> None:
         members.close()
 
 
+@pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
 def test_offsets_survive_a_restart_and_the_group_is_listed(data: Path) -> None:
     with Broker(data) as broker:
         prepare(broker.bootstrap_servers)
@@ -168,6 +172,21 @@ def test_members_go_on_when_the_broker_was_away(data: Path) -> None:
         members.until(lambda: {(n, 6) for n in range(4)} <= set(members.seen))
         members.until(split_evenly(members, [2, 2], 4))
         members.close()
+
+
+def test_a_consumer_that_assigns_partitions_to_itself_may_commit(broker: Broker) -> None:
+    """It speaks of itself by an id, although it is no member."""
+    servers = {"bootstrap.servers": broker.bootstrap_servers}
+    producer = Producer(servers)
+    producer.produce("orders", b"x")
+    assert producer.flush(30) == 0
+    settings = {**servers, "group.id": "alone", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition("orders", 0)])
+    assert consumer.poll(30).value() == b"x"
+    (done,) = consumer.commit(asynchronous=False)
+    consumer.close()
+    assert (done.error, done.offset) == (None, 1)
 
 
 def test_a_group_of_one_kind_is_closed_to_the_other(broker: Broker) -> None:

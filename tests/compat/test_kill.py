@@ -169,6 +169,7 @@ def read_numbers(client: Client, partition: TopicPartition) -> list[int]:
     return numbers
 
 
+@pytest.mark.compat("after kill -9: what was acknowledged, once")
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 100_000], ids=["one segment", "many segments"])
 @pytest.mark.parametrize("kind", [ConfluentWriter, KafkaPythonWriter], ids=["confluent-kafka", "kafka-python"])
 def test_what_was_acknowledged_is_there_once_after_kills(tmp_path: Path, kind: type, segment_bytes: int) -> None:

@@ -164,6 +164,7 @@ def test_a_config_that_does_not_fit_is_named(life: Life, name: str, value: str) 
     assert code(error) == "INVALID_CONFIG"
 
 
+@pytest.mark.compat("configs: describe and change", client="confluent-kafka")
 def test_configs_are_changed_at_once_and_survive_a_restart(life: Life) -> None:
     life.create("orders")
     life.alter("topic", "orders", "max.message.bytes", "300")
@@ -207,6 +208,7 @@ def test_durability_is_a_config_of_the_topic(life: Life) -> None:
     assert life.read("quick", 1) == [(1, b"k", b"w")]
 
 
+@pytest.mark.compat("configs: describe and change", client="kafka-python")
 def test_kafka_python_alters_and_describes_configs(life: Life) -> None:
     life.create("orders")
     admin = kafka.admin.KafkaAdminClient(bootstrap_servers=life.broker.bootstrap_servers)
@@ -248,6 +250,7 @@ def test_a_record_without_a_key_does_not_fit_a_compacted_topic(life: Life) -> No
 # -- getting old ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.compat("deleting records", client="confluent-kafka")
 def test_records_are_deleted_before_an_offset(life: Life) -> None:
     life.create("orders")
     life.produce("orders", [("k", str(n)) for n in range(10)])
@@ -401,6 +404,7 @@ def test_a_damaged_open_segment_takes_no_records_and_loses_none(
 # -- the rest of what admins ask ------------------------------------------------------------------------------
 
 
+@pytest.mark.compat("log directories and replicas", client="kafka-python")
 def test_log_dirs_are_described(life: Life) -> None:
     life.create("orders")
     life.produce("orders", [("k", "v")])
@@ -412,6 +416,7 @@ def test_log_dirs_are_described(life: Life) -> None:
     assert "orders" in str(found)
 
 
+@pytest.mark.compat("log directories and replicas", client="confluent-kafka")
 def test_leaders_are_elected_already(life: Life) -> None:
     from confluent_kafka import ElectionType
 

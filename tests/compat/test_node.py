@@ -25,6 +25,7 @@ def admin(broker: Broker) -> Iterator[Any]:
     admin.close()
 
 
+@pytest.mark.compat("log directories and replicas", client="kafka-python")
 def test_a_replica_stays_in_its_directory_and_finds_no_other(admin: Any) -> None:
     admin.create_topics([kafka.admin.NewTopic("orders", 1, 1)])
     (node,) = admin.describe_log_dirs()
@@ -52,6 +53,7 @@ def test_a_topic_may_ask_for_more_replicas_than_there_are_where_that_is_wanted(a
     assert topic["partitions"][0]["replica_nodes"] == [1]
 
 
+@pytest.mark.compat("metadata of cluster and topics", client="confluent-kafka")
 def test_whoever_asks_is_told_that_everything_is_allowed(broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([NewTopic("orders", 1)])["orders"].result(WAIT_S)

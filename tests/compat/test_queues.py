@@ -128,6 +128,7 @@ def take(
     raise AssertionError("it did not happen")
 
 
+@pytest.mark.compat("queues: accept, each record once", client="confluent-kafka")
 def test_every_record_is_taken_once_by_one_of_two(queue: Queue) -> None:
     queue.create(partitions=2)
     queue.configure("workers", share_auto_offset_reset="earliest")
@@ -191,6 +192,7 @@ def shares_begun(queue: Queue) -> set[str]:
         return {group.group_id for group in client._call(None, request).groups if group.topics}
 
 
+@pytest.mark.compat("queues: release and reject, with a delivery count", client="confluent-kafka")
 def test_a_released_record_comes_back_and_a_rejected_one_becomes_a_letter(queue: Queue) -> None:
     queue.create()
     queue.configure(
@@ -220,6 +222,7 @@ def test_a_released_record_comes_back_and_a_rejected_one_becomes_a_letter(queue:
     )
 
 
+@pytest.mark.compat("queues: locks that time out", client="confluent-kafka")
 def test_what_a_silent_consumer_holds_goes_to_another(queue: Queue) -> None:
     queue.create()
     queue.configure("workers", share_auto_offset_reset="earliest", share_record_lock_duration_ms="1000")
@@ -274,6 +277,7 @@ def test_what_a_closed_consumer_held_goes_to_another_uncounted(queue: Queue) -> 
     assert max(counts.values()) <= 2  # librdkafka says RELEASE, which counts, of what its application has seen
 
 
+@pytest.mark.compat("queues: read_committed", client="confluent-kafka")
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 def test_records_of_an_aborted_transaction_are_given_out_only_where_that_is_wanted(
     queue: Queue, level: str

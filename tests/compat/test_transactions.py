@@ -134,7 +134,7 @@ class Aio:
 OpenWriter = Callable[..., Writer]
 
 
-@pytest.fixture(params=[Confluent, KafkaPython, Aio], ids=["confluent", "kafka-python", "aiokafka"])
+@pytest.fixture(params=[Confluent, KafkaPython, Aio], ids=["confluent-kafka", "kafka-python", "aiokafka"])
 def open_writer(request: pytest.FixtureRequest) -> Iterator[OpenWriter]:
     opened: list[Writer] = []
 
@@ -211,6 +211,7 @@ READERS = {
 }  # fmt: skip
 
 
+@pytest.mark.compat("transactions: commit, abort, read_committed")
 @pytest.mark.parametrize("reader", READERS)
 def test_readers_see_what_their_isolation_allows(broker: Broker, open_writer: OpenWriter, reader: str) -> None:
     read, servers = READERS[reader], broker.bootstrap_servers
@@ -236,6 +237,7 @@ def committed_offset(servers: str, group: str, topic: str) -> int:
     return int(found.offset)
 
 
+@pytest.mark.compat("transactions: offsets inside")
 def test_offsets_are_committed_with_the_transaction_or_not_at_all(broker: Broker, open_writer: OpenWriter) -> None:
     servers = broker.bootstrap_servers
     writer = open_writer(servers, "w")
@@ -251,6 +253,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(broker: Broker
     assert read_confluent(servers, "out", "read_committed") == [b"1", b"3"]
 
 
+@pytest.mark.compat("transactions: zombies are fenced")
 def test_a_zombie_is_fenced_and_what_it_wrote_is_aborted(broker: Broker, open_writer: OpenWriter) -> None:
     servers = broker.bootstrap_servers
     zombie = open_writer(servers, "w")
@@ -265,6 +268,7 @@ def test_a_zombie_is_fenced_and_what_it_wrote_is_aborted(broker: Broker, open_wr
     assert read_confluent(servers, "a", "read_committed") == [b"whole"]
 
 
+@pytest.mark.compat("transactions: abandoned ones time out")
 def test_an_abandoned_transaction_times_out(open_writer: OpenWriter) -> None:
     clock = ManualClock(start_ms=1_700_000_000_000)
     with Broker(clock=clock) as broker:

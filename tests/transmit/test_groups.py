@@ -471,6 +471,7 @@ def test_commits_are_taken_from_members_and_from_outside_only_while_the_group_is
     world = World()
     check = world.groups.check_commit
     assert check("g", "", -1, world.now) is GroupError.NONE
+    assert check("g", "an id of its own", -1, world.now) is GroupError.NONE
     (joined,) = world.join()
     assert check("g", joined.member_id, 1, world.now) is GroupError.REBALANCE_IN_PROGRESS
     world.sync(joined, {})
@@ -478,6 +479,7 @@ def test_commits_are_taken_from_members_and_from_outside_only_while_the_group_is
     assert check("g", joined.member_id, 0, world.now) is GroupError.ILLEGAL_GENERATION
     assert check("g", "stranger", 1, world.now) is GroupError.UNKNOWN_MEMBER
     assert check("g", "", -1, world.now) is GroupError.UNKNOWN_MEMBER
+    assert check("g", "an id of its own", -1, world.now) is GroupError.UNKNOWN_MEMBER
     world.join()
     assert check("g", joined.member_id, 1, world.now) is GroupError.NONE  # while the next round begins
     assert check("other", "gone", 3, world.now) is GroupError.UNKNOWN_MEMBER

@@ -30,6 +30,7 @@ class Peer:
     """A member of the share group `workers` that reads `jobs`, by hand."""
 
     def __init__(self, servers: str, member: str = "m") -> None:
+        self.servers = servers
         self.client = Client(servers)
         self.member = member
         self.epoch = 0
@@ -178,6 +179,31 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+def test_a_member_that_left_may_still_acknowledge_until_its_session_ends(peer: Peer) -> None:
+    peer.send(3)
+    peer.join()
+    assert lent(peer.fetch(epoch=0)) == [(0, 2, 1)]
+    assert peer.join(epoch=-1).error_code == Code.NONE
+    assert peer.fetch((0, 1, Ack.ACCEPT), epoch=-1).responses[0].partitions[0].acknowledge_error_code == Code.NONE
+    assert lent(peer.fetch(epoch=0)) == [(2, 2, 1)]  # what is given back politely does not count
+
+
+def test_a_member_that_left_and_stays_silent_loses_its_session(peer: Peer) -> None:
+    peer.configure(share_record_lock_duration_ms="100")
+    peer.send(3)
+    peer.join()
+    assert lent(peer.fetch(epoch=0)) == [(0, 2, 1)]
+    peer.join(epoch=-1)
+    other = Peer(peer.servers, "other")
+    assert lent(other.fetch(epoch=0, max_wait_ms=20_000)) == [(0, 2, 2)]
+    other.client.close()
+    deadline = time.monotonic() + 20
+    while (code := peer.fetch(epoch=99).error_code) == Code.INVALID_SHARE_SESSION_EPOCH:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert code == Code.SHARE_SESSION_NOT_FOUND
 
 
 def test_only_what_is_held_may_be_acknowledged(peer: Peer) -> None:

@@ -112,6 +112,19 @@ def test_offsets_that_the_log_skips_are_done() -> None:
     assert partition.start == 3
 
 
+def test_what_is_for_nobody_is_passed_over() -> None:
+    partition = SharePartition(0)
+    partition.skip(0, 2)
+    assert (partition.start, partition.end) == (3, 3)
+    acquire(partition, "a", 3, 8)
+    say(partition, "a", 5, 6, Ack.RELEASE)
+    partition.skip(4, 10)  # what is lent out stays with its member
+    assert partition.next_offset(LIMITS) == 11
+    assert say(partition, "a", 3, 4, Ack.ACCEPT) is None
+    assert (partition.start, say(partition, "a", 7, 8, Ack.ACCEPT)) == (7, None)
+    assert (partition.start, partition.end) == (11, 11)
+
+
 def test_records_gone_from_the_log_are_forgotten() -> None:
     partition = SharePartition(0)
     acquire(partition, "a", 0, 9)

@@ -15,7 +15,7 @@ from headwater.cli.logs import set_up_logging
 from headwater.errors import ConflictError
 
 
-def broker(
+def broker(  # noqa: PLR0913, PLR0917 - options of a command
     listen: Annotated[
         str, typer.Option(help="Address to listen on; port 0 takes a free one.", show_default=True)
     ] = "127.0.0.1:9092",
@@ -27,6 +27,9 @@ def broker(
     auto_create_topics: Annotated[
         bool, typer.Option(help="Create a topic when a client first asks for it.")
     ] = True,
+    accept_any_replication_factor: Annotated[
+        bool, typer.Option(help="Create a topic that asks for three replicas with the one there is.")
+    ] = False,
     durability: Annotated[
         str, typer.Option(help="When a record counts as safe: fsync, interval or never (as Kafka).")
     ] = "fsync",
@@ -56,6 +59,7 @@ def broker(
         advertised_host=advertised_host,
         num_partitions=partitions,
         auto_create_topics_enable=auto_create_topics,
+        accept_any_replication_factor=accept_any_replication_factor,
         durability=promise,
     )
     set_up_logging(log_format)

@@ -200,8 +200,8 @@ class ConsumerGroup:
 
     def check_offsets(self, member_id: str, epoch: int) -> ConsumerError | None:
         """Whether offsets may be committed or read: by a member in its epoch, or from outside while none is in."""
-        if not member_id and epoch < 0:
-            return ConsumerError.UNKNOWN_MEMBER if self.members else None
+        if epoch < 0 and not self.members:
+            return None
         member = self.members.get(member_id)
         if member is None:
             return ConsumerError.UNKNOWN_MEMBER

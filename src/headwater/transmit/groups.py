@@ -124,9 +124,9 @@ class Groups:
     ) -> GroupError:
         """Whether a commit is allowed: by a member, or from outside while the group has none."""
         group = self._groups.get(group_id)
-        if generation < 0 and not member_id:
-            occupied = group is not None and bool(group.members)
-            return GroupError.UNKNOWN_MEMBER if occupied else GroupError.NONE
+        if generation < 0 and (group is None or not group.members):
+            # A consumer that assigns partitions to itself; it may have made up an id all the same.
+            return GroupError.NONE
         error = self.check_member(group_id, member_id, generation, instance_id)
         if error is GroupError.NONE and group is not None:
             group.members[member_id].last_seen = now

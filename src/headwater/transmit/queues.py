@@ -271,7 +271,7 @@ class Queues:
             for member in silent:
                 self.close_session(group.id, member, politely=False)
         for group_id, member in [who for who, until in self._leaving.items() if until <= now]:
-            self.close_session(group_id, member)
+            self.close_session(group_id, member, politely=False)
         self._letterbox.retry(now)
 
     async def close(self) -> None:

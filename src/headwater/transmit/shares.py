@@ -177,7 +177,7 @@ class SharePartition:
                 break
             room = records_max - count if exact else last - first + 1
             self._extend(first, last, limits, room if exact else None)
-            for span in self._overlapping(first, last):
+            for span in self._spans[slice(*_places(self._spans, first, last))]:
                 if span.state is not State.AVAILABLE or room <= 0:
                     continue
                 low = max(span.first, first)
@@ -238,7 +238,7 @@ class SharePartition:
         first = max(ack.first, self._floor)
         if first > ack.last:
             return None
-        spans = self._overlapping(first, ack.last)
+        spans = self._spans[slice(*_places(self._spans, first, ack.last))]
         covered = bool(spans) and spans[0].first <= first and spans[-1].last >= ack.last
         mine = all(span.state is State.ACQUIRED and span.member == member for span in spans)
         return None if covered and mine else ShareError.INVALID_STATE
@@ -316,10 +316,6 @@ class SharePartition:
         return True
 
     # -- inside -----------------------------------------------------------------------------------------------
-
-    def _overlapping(self, first: int, last: int) -> list[Span]:
-        low, high = _places(self._spans, first, last)
-        return self._spans[low:high]
 
     def _change(self, first: int, last: int, change: Callable[[Span], Span]) -> list[Span]:
         """Change every offset of a range, cutting the spans at its ends; return the spans it has become."""
