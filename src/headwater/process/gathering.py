@@ -134,8 +134,9 @@ class Gathering:
         ).drop("_n", "_first", "_last", "_rows")
         if self.windowing.how is not Mode.RETRACTING:
             return fresh
-        panes = self.painter.none(fresh).drop(CHANGE).schema
-        return fresh.with_columns(pl.lit(None, pl.List(pl.Struct(panes))).alias(EMITTED))
+        pane = pl.Struct(self.painter.none(fresh).drop(CHANGE).schema)
+        standing = pl.List(pane) if self.painter.is_merging else pane
+        return fresh.with_columns(pl.lit(None, standing).alias(EMITTED))
 
     def gather(self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment) -> Gathered:
         where = self.windowing.where
