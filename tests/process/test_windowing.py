@@ -78,6 +78,22 @@ def test_combining_makes_fewer_rows() -> None:
     assert kernel.combine(rows(*(("a", n, n) for n in range(100))), Now()).height == 1
 
 
+def test_combining_merges_what_is_one_session_whatever_else_comes() -> None:
+    kernel = WindowedKernel.of(windowing(where=hw.Session("5 microseconds")), SCHEMA)
+    combined = kernel.combine(rows(("a", 1, 1), ("a", 20, 1), ("a", 4, 1), ("b", 4, 1)), Now())
+    spans = combined.select("k", "window_start", "window_end", "_n").rows()
+    assert sorted(spans) == [("a", 1, 9, 2), ("a", 20, 25, 1), ("b", 4, 9, 1)]
+
+
+@pytest.mark.parametrize("where", [*ALL_WINDOWS, hw.Hopping("6 microseconds", "2 microseconds")])
+def test_a_row_without_a_time_is_in_the_ledger_once(where: Any) -> None:
+    simulator = Simulator(WindowedKernel.of(windowing(where=where), SCHEMA))
+    simulator.send(pl.DataFrame({"k": ["a", "a"], "event_time": [None, 1], "x": [7, 8]}, schema=SCHEMA))
+    assert [(row["reason"], row["row"]["x"]) for row in simulator.take_late().rows(named=True)] == [
+        ("no event time", 7)
+    ]
+
+
 def test_evicted_windows_are_counted_apart_from_late_rows() -> None:
     simulator = Simulator(WindowedKernel.of(windowing(where=hw.Tumbling("5 microseconds")), SCHEMA))
     simulator.send(rows(("a", 1, 1), ("b", 1, 1)))
