@@ -1,0 +1,42 @@
+"""Jars for comparison, by Maven, kept between runs. Nothing of Headwater needs them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headwater"
+WAIT_S = 600
+
+_DEPENDENCY = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
+    "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
+)
+_POM = (
+    "<project><modelVersion>4.0.0</modelVersion><groupId>headwater</groupId><artifactId>bench</artifactId>"
+    "<version>1</version><packaging>pom</packaging><dependencies>{}</dependencies></project>"
+)
+
+
+def jars(name: str, dependencies: Sequence[tuple[str, str, str]]) -> Path:
+    """The folder with exactly these jars, fetched where they are missing."""
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            sys.exit(f"cannot get {name}: there is no {program} on the PATH; install it and run this again")
+    folder = CACHE / name
+    found = folder / "jars"
+    if (folder / "complete").exists():
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pom.xml").write_text(_POM.format("".join(_DEPENDENCY.format(*each) for each in dependencies)))
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={found}"]
+    print(f"getting {name} with Maven ...", flush=True)
+    done = subprocess.run(
+        ["mvn", "-q", "-B", *goal], cwd=folder, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    if done.returncode:
+        sys.exit(f"cannot get {name} with Maven:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    (folder / "complete").touch()
+    return found

@@ -1,0 +1,186 @@
+"""Append to visible result: our pipeline into a view, against the JVM connector with Spark's own operators.
+
+./dev bench latency [SECONDS]
+
+Events carry the time at which they were appended; a view keeps the newest of each of a hundred keys, and a reader
+that looks at it all the time says how old the newest is when it appears. Stateless: the event itself. Stateful:
+the maximum in a one-minute window. The peer reads the same topic with the Kafka connector and leaves its results
+in memory, with no store behind it, so it is a floor and no rival. Its trigger is as fast as it can.
+"""
+
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+
+from _brokers import create_topic, start_headwater
+from _spark import OURS, THEIRS, session_with_connector, stream
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import headwater as hw
+from headwater.clock import SystemClock
+from headwater.spark.pipeline import Pipeline, PipelineSettings
+from headwater.store.facts import FactStore
+from headwater.store.sqlite import ViewStore
+
+KEYS = 100
+RATES = (1_000, 50_000)
+SCHEMA = "key string, sent double, at timestamp"
+WARM_UP_S = 10.0
+FIRST_RESULT_S = 120.0
+LOOK_EVERY_S = 0.005
+
+Newest = Callable[[], dict[str, float]]
+
+
+@dataclass
+class Ages:
+    """How old the newest event of each key was when it was first seen."""
+
+    seen: dict[str, float] = field(default_factory=dict)
+    ages: list[float] = field(default_factory=list)
+
+    def look(self, newest: dict[str, float], *, count: bool) -> None:
+        now = time.time()
+        for key, sent in newest.items():
+            if sent > self.seen.get(key, 0.0):
+                self.seen[key] = sent
+                if count:
+                    self.ages.append(now - sent)
+
+
+def produce(servers: str, topic: str, rate: int) -> None:
+    """Append events at a rate until killed."""
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, "queue.buffering.max.messages": 1_000_000})
+    began, sent = time.perf_counter(), 0
+    while True:
+        due = int((time.perf_counter() - began) * rate)
+        now = time.time()
+        rest = json.dumps({"sent": now, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))})[1:]
+        for number in range(sent, due):
+            producer.produce(topic, f'{{"key": "{number % KEYS}", {rest}'.encode())
+        sent = due
+        producer.poll(0.001)
+
+
+@contextmanager
+def producing(servers: str, topic: str, rate: int) -> Iterator[None]:
+    """Have events appended in the meantime, by a process of its own."""
+    process = multiprocessing.get_context("spawn").Process(target=produce, args=(servers, topic, rate))
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def ours(spark: SparkSession, servers: str, topic: str, *, stateful: bool) -> Iterator[Newest]:
+    """Through the app's own pipeline into SQLite, read from there."""
+    app = hw.App("latency")
+    events = app.topic(topic, schema=SCHEMA, event_time="at")
+    key = ["key", "window"] if stateful else ["key"]
+
+    @app.view(events, key=key)
+    def newest(rows: DataFrame) -> DataFrame:
+        if not stateful:
+            return rows.select("key", "sent")
+        return rows.transform(
+            hw.windowed(what={"sent": hw.max("sent")}, where=hw.Tumbling("1 minute"), by=["key"])
+        )
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder)
+        store, facts = ViewStore(data / "views.db"), FactStore(data / "facts.db")
+        settings = PipelineSettings(bootstrap_servers=servers, data=data)
+        pipeline = Pipeline(app, spark, store, facts, settings, SystemClock())
+        pipeline.start()
+        try:
+            yield lambda: _newest((row["key"], row["sent"]) for row in store.rows("newest", limit=10_000))
+        finally:
+            pipeline.stop()
+
+
+@contextmanager
+def theirs(spark: SparkSession, servers: str, topic: str, *, stateful: bool) -> Iterator[Newest]:
+    """The JVM connector, Spark's own aggregate, results in memory."""
+    value = F.from_json(F.col("value").cast("string"), SCHEMA).alias("v")
+    rows = stream(spark, THEIRS, servers, topic).select(value).select("v.*")
+    if stateful:
+        rows = rows.groupBy("key", F.window("at", "1 minute")).agg(F.max("sent").alias("sent"))
+    found: dict[str, float] = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        table = batch.select("key", "sent").toArrow()
+        found.update(_newest(zip(*table.to_pydict().values(), strict=True)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        writer = rows.writeStream.outputMode("update").option("checkpointLocation", folder).foreachBatch(keep)
+        query = writer.trigger(processingTime="0 seconds").start()
+        try:
+            yield lambda: dict(found)
+        finally:
+            query.stop()
+
+
+def _newest(pairs: Iterator[tuple[str, float]]) -> dict[str, float]:
+    newest: dict[str, float] = {}
+    for key, sent in pairs:
+        newest[key] = max(sent, newest.get(key, 0.0))
+    return newest
+
+
+def measure(
+    spark: SparkSession, servers: str, side: str, rate: int, seconds: float, *, stateful: bool
+) -> list[float]:
+    """The ages of results in the steady state, in seconds."""
+    topic = create_topic(servers, f"latency-{side}-{rate}-{'stateful' if stateful else 'stateless'}", 1)
+    ages = Ages()
+    run = {OURS: ours, THEIRS: theirs}[side]
+    with producing(servers, topic, rate), run(spark, servers, topic, stateful=stateful) as newest:
+        began = time.monotonic()
+        while not ages.seen:
+            assert time.monotonic() < began + FIRST_RESULT_S, f"{side} showed nothing in {FIRST_RESULT_S} s"
+            ages.look(newest(), count=False)
+            time.sleep(LOOK_EVERY_S)
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < WARM_UP_S + seconds:
+            ages.look(newest(), count=passed > WARM_UP_S)
+            time.sleep(LOOK_EVERY_S)
+    assert len(ages.ages) > 1, f"{side} cannot keep up with {rate} events/s: nothing new appeared"
+    return ages.ages
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 20.0
+    with tempfile.TemporaryDirectory() as folder, session_with_connector("bench") as spark:
+        broker = start_headwater(Path(folder), "interval")
+        try:
+            for stateful in (False, True):
+                for rate in RATES:
+                    us, them = (
+                        quantiles(measure(spark, broker.servers, side, rate, seconds, stateful=stateful), n=100)
+                        for side in (OURS, THEIRS)
+                    )
+                    print(f"{'stateful' if stateful else 'stateless'}, {rate:,} events/s:", flush=True)
+                    for name, at in (("p50", 49), ("p99", 98)):
+                        print(
+                            f"  {name}: ours {us[at]:.2f} s, JVM connector without a store {them[at]:.2f} s, "
+                            f"ratio {us[at] / them[at]:.2f}",
+                            flush=True,
+                        )
+        finally:
+            broker.stop()
+
+
+if __name__ == "__main__":
+    main()
