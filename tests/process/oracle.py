@@ -190,6 +190,7 @@ class Oracle:
         self.seen: dict[Any, list[tuple[int, dict[str, Any], int]]] = {}
         self.output: list[tuple[Any, ...]] = []
         self.late: list[tuple[Any, ...]] = []
+        self.closed: dict[tuple[Any, int, int], int] = {}
 
     def step(self, rows: list[dict[str, Any]], watermark: int, now: int) -> None:
         if self.spec.where.by is w.Time.PROCESSING:
@@ -318,6 +319,11 @@ class Oracle:
         self, key: Any, start: int, end: int, own: list[Any], reason: str, old: Any, watermark: int
     ) -> None:
         last = max((o.panes - 1 for o in old.values()), default=None)
+        if last is None and isinstance(self.spec.where, w.Session):
+            met = [n for (k, s, e), n in self.closed.items() if k == key and s < end and start < e]
+            last = max(met, default=None)
+        elif last is None:
+            last = self.closed.get((key, start, end))
         for at, row, _ in own:
             self.late.append((key, start, end, at, watermark - at, reason, last, row["value"]))
 
@@ -338,6 +344,10 @@ class Oracle:
             window.timer_done |= watermark >= end
             if gone:
                 del self.windows[key, start, end]
+                if self.spec.lateness_micros and window.panes:
+                    self.closed[key, start, end] = window.panes - 1
+        kept = 2 * self.spec.lateness_micros + 1
+        self.closed = {at: n for at, n in self.closed.items() if at[2] + kept > watermark}
 
     def emit(
         self, at: tuple[Any, int, int], name: str, finished: bool, may_be_on_time: bool, watermark: int

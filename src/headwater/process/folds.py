@@ -128,11 +128,9 @@ class _AtEnd:
 
     def _pick(self, value: pl.Expr, time: pl.Expr) -> Mapping[str, pl.Expr]:
         there = value.is_not_null()
-        value, time = value.filter(there), time.filter(there)
-        if not self.latest:
-            return {"v": value.get(time.arg_min(), null_on_oob=True), "t": time.min()}
-        # `arg_max` gives the first of equals; from behind, that is the one that came last.
-        return {"v": value.reverse().get(time.reverse().arg_max(), null_on_oob=True), "t": time.max()}
+        end = time.filter(there).max() if self.latest else time.filter(there).min()
+        candidates = value.filter(there & (time == end))
+        return {"v": candidates.last() if self.latest else candidates.first(), "t": end}
 
 
 _VALUE, _WEIGHT = pl.element().struct.field("v"), pl.element().struct.field("w")
@@ -290,7 +288,9 @@ def _bag_of(aggregate: Aggregate, changes: bool) -> Bag:
         case Function.APPROX_QUANTILE:
             return _approx_quantile(argument, error)
         case _:
-            return Bag(_read_top(int(argument)), order="weight", keep=math.ceil(1 / error))
+            # A count that was given up cannot be taken back from, so over changes all are kept.
+            keep = None if changes else math.ceil(1 / error)
+            return Bag(_read_top(int(argument)), order="weight", keep=keep)
 
 
 @dataclass(frozen=True, slots=True)

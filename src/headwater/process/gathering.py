@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,7 +18,7 @@ from headwater.process.table import Table
 from headwater.process.windowing import CHANGE, Mode, Stamp, Windowing
 from headwater.process.windows import Session, Sliding, Time
 
-WINDOWS, POINTS = "windows", "points"
+WINDOWS, POINTS, CLOSED_WINDOWS = "windows", "points", "closed"
 
 EXPIRED, CLOSED, NO_TIME = "expired", "closed", "no event time"
 """Why a row is in the late ledger: its window is gone, its window's trigger is finished, or it has no time."""
@@ -60,11 +61,14 @@ class Gathering:
         if by_clock:
             watermark = now.processing_time
         at = pl.lit(now.processing_time, pl.Int64) if by_clock else pl.col(self.windowing.time)
-        raw = pl.struct(self.schema.names()) if len(self.schema) else pl.lit(None)
         # First and last go by event time, also in windows by the clock, where rows have one.
         time = pl.coalesce(self.windowing.time, at) if self.windowing.time in self.schema else at
-        placed = rows.with_columns(at.alias("_at"), time.alias("_time"), raw.alias("_row"))
-        placed = with_windows(placed, self.windowing.where, pl.col("_at"))
+        placed = rows.with_columns(at.alias("_at"), time.alias("_time"))
+        placed = self._placed(placed)
+        rejectable = self._may_be_rejected(watermark)
+        whole = pl.lit(None, pl.List(pl.Struct(self.schema)))
+        if placed.select(rejectable.any()).item():
+            whole = pl.struct(self.schema.names()).filter(rejectable)
         stamped = pl.col("_at") + self.windowing.stamp_shift
         stamped = stamped.filter(stamped >= watermark)
         hold = {Stamp.EARLIEST: stamped.min(), Stamp.LATEST: stamped.max()}.get(self.windowing.stamp)
@@ -75,9 +79,32 @@ class Gathering:
             pl.col("_at").min().alias("_first"),
             pl.col("_at").max().alias("_last"),
             (pl.lit(None, pl.Int64) if hold is None else hold).alias("hold"),
-            pl.col("_row").filter(self._may_be_rejected(watermark)).alias("_rows"),
+            whole.alias("_rows"),
         ]
         return self.folds.partials(placed, self.keys, others)
+
+    def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows with their windows; those without a time are in none, and are there once."""
+        timeless = pl.lit(None, pl.Int64)
+        lost = rows.filter(pl.col("_at").is_null()).with_columns(timeless.alias(START), timeless.alias(END))
+        if lost.height:
+            rows = rows.filter(pl.col("_at").is_not_null())
+        placed = with_windows(rows, self.windowing.where, pl.col("_at"))
+        return pl.concat([placed, lost.select(placed.columns)]) if lost.height else placed
+
+    def combine_sessions(self, combined: pl.DataFrame) -> pl.DataFrame:
+        """Partials of rows that are in one session whatever else comes, as one."""
+        spans = with_sessions(combined.filter(pl.col(END).is_not_null()), self.windowing.by)
+        merged = self.folds.merge(spans, [*self.windowing.by, "_start", "_end"], self._summed)
+        merged = merged.rename({"_start": START, "_end": END}).select(combined.columns)
+        return pl.concat([merged, combined.filter(pl.col(END).is_null())])
+
+    @property
+    def _summed(self) -> list[pl.Expr]:
+        """What triggers and stamps need to know of partials together."""
+        hold = pl.col("hold").max() if self.windowing.stamp is Stamp.LATEST else pl.col("hold").min()
+        rows = pl.col("_rows").explode().drop_nulls()
+        return [pl.col("_n", "net").sum(), pl.col("_first").min(), pl.col("_last").max(), hold, rows]
 
     def _may_be_rejected(self, watermark: int) -> pl.Expr:
         """Rows that have to travel whole, since they may have to go to the late ledger."""
@@ -107,8 +134,9 @@ class Gathering:
         ).drop("_n", "_first", "_last", "_rows")
         if self.windowing.how is not Mode.RETRACTING:
             return fresh
-        panes = self.painter.none(fresh).drop(CHANGE).schema
-        return fresh.with_columns(pl.lit(None, pl.List(pl.Struct(panes))).alias(EMITTED))
+        pane = pl.Struct(self.painter.none(fresh).drop(CHANGE).schema)
+        standing = pl.List(pane) if self.painter.is_merging else pane
+        return fresh.with_columns(pl.lit(None, standing).alias(EMITTED))
 
     def gather(self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment) -> Gathered:
         where = self.windowing.where
@@ -145,8 +173,15 @@ class Gathering:
         group = [*self.windowing.by, "_start", "_end"]
         expired = pl.col("_end") + self.windowing.lateness_micros < moment.watermark
         earliest = union["_end"].min()
-        is_any_expired = isinstance(earliest, int) and earliest + self.windowing.lateness_micros < moment.watermark
-        if self.finishes is Finishes.NEVER and not is_any_expired:
+        if not isinstance(earliest, int):
+            return union, None
+        is_any_expired = earliest + self.windowing.lateness_micros < moment.watermark
+        may_be_closed = {
+            Finishes.NEVER: False,
+            Finishes.AT_END: earliest <= moment.watermark,
+            Finishes.ANY_TIME: True,
+        }[self.finishes]
+        if not is_any_expired and not may_be_closed:
             return union, None
         closed = pl.lit(False)
         if self.finishes is not Finishes.NEVER:
@@ -174,6 +209,7 @@ class Gathering:
 
     def merge(self, union: pl.DataFrame) -> pl.DataFrame:
         """One row for each window: what was there and what came."""
+        is_merging = isinstance(self.windowing.where, Session)
         same = (pl.col(START) == pl.col("_start")) & (pl.col(END) == pl.col("_end"))
         hold = pl.col("hold").max() if self.windowing.stamp is Stamp.LATEST else pl.col("hold").min()
         others: list[pl.Expr] = [
@@ -181,11 +217,13 @@ class Gathering:
             pl.col("_n", "pending", "net").sum(),
             hold,
             # A window with new bounds has emitted nothing yet.
-            *(pl.when(same).then(name).otherwise(0).max().cast(pl.Int32).alias(name) for name in _INDEXES),
+            *((pl.col(n) * same if is_merging else pl.col(n)).max().cast(pl.Int32).alias(n) for n in _INDEXES),
             pl.lit(False).alias("finished"),
         ]
         if self.windowing.how is Mode.RETRACTING:
-            others.append(pl.col(EMITTED).explode().drop_nulls().alias(EMITTED))
+            # Without merging only the window itself, which comes first, can have emitted something.
+            standing = pl.col(EMITTED).explode().drop_nulls() if is_merging else pl.col(EMITTED).first()
+            others.append(standing.alias(EMITTED))
         merged = self.folds.merge(union, [*self.windowing.by, "_start", "_end"], others)
         merged = merged.rename({"_start": START, "_end": END})
         merged = merged.with_columns(pl.lit(0, pl.Int64).alias("due"), pl.lit(NEVER, pl.Int64).alias("wake"))
@@ -200,15 +238,18 @@ class Gathering:
         came = self.points(combined)
         points = tables[POINTS]
         known = pl.concat([self._of_keys(points, combined), came])
-        others = [pl.col("_n", "net").sum(), pl.col("_first").min(), pl.col("_last").max(), pl.col("hold").min(),
-                  pl.col("_rows").explode().drop_nulls(), pl.col("until").max()]  # fmt: skip
-        known = self.folds.merge(known, [*by, "at"], others).select(came.columns)
+        known = self.folds.merge(known, [*by, "at"], [*self._summed, pl.col("until").max()])
+        known = known.select(came.columns)
         until = pl.col("until") > moment.watermark
         tables[POINTS] = points.put(
             known.filter(until).with_columns(pl.lit(None, known.schema["_rows"]).alias("_rows"))
         )
         windows = self._of_keys(tables[WINDOWS], combined).select(self.keys)
-        fresh = combined.select(self.keys).join(windows, on=self.keys, how="anti", nulls_equal=True)
+        fresh = (
+            combined.select(self.keys)
+            .unique(maintain_order=True)
+            .join(windows, on=self.keys, how="anti", nulls_equal=True)
+        )
         is_open = pl.col(END) + self.windowing.lateness_micros >= moment.watermark
         refused = combined.join(fresh.filter(~is_open), on=self.keys, how="semi", nulls_equal=True)
         parts = [self._within(fresh.filter(is_open), known), self._within(windows, came)]
@@ -231,6 +272,32 @@ class Gathering:
         at, span = pl.col(END) - 1, pl.col(END) - 1 - pl.col(START)
         until = at + span + self.windowing.lateness_micros + 2
         return combined.with_columns(at=at, until=until).drop(START, END)
+
+    def closed(self, evicted: pl.DataFrame) -> pl.DataFrame:
+        """What is remembered of windows that go, for as long as their lateness again: their last pane."""
+        return evicted.filter(pl.col("pane") > 0).select(
+            *self.keys,
+            (pl.col("pane") - 1).alias("last_pane"),
+            (pl.col(END) + 2 * self.windowing.lateness_micros + 1).alias("forget"),
+        )
+
+    def with_last_panes(self, tables: dict[str, Table], rejected: pl.DataFrame) -> pl.DataFrame:
+        """Rejected rows with the last pane of windows that have gone, where it is still known."""
+        if CLOSED_WINDOWS not in tables:
+            return rejected
+        remembered = self._of_keys(tables[CLOSED_WINDOWS], rejected).drop("forget")
+        if isinstance(self.windowing.where, Session):
+            by = list(self.windowing.by)
+            spans = rejected.select(self.keys).unique()
+            how: dict[str, Any] = {"on": by, "nulls_equal": True} if by else {"how": "cross"}
+            pairs = spans.join(remembered, suffix="_gone", **how)
+            meets = (pl.col(START) < pl.col(f"{END}_gone")) & (pl.col(f"{START}_gone") < pl.col(END))
+            remembered = pairs.filter(meets).group_by(self.keys).agg(pl.col("last_pane").max())
+        found = rejected.join(
+            remembered, on=self.keys, how="left", nulls_equal=True, suffix="_gone", maintain_order="left"
+        )
+        found = found.with_columns(pl.coalesce("last_pane", "last_pane_gone").alias("last_pane"))
+        return found.select(rejected.columns)
 
     def ledger(self, rejected: pl.DataFrame, moment: Moment) -> pl.DataFrame:
         rows = rejected.explode("_rows")

@@ -9,9 +9,12 @@ from headwater.process.firing import NEVER, Array, Firing, Moment, Rows
 from headwater.process.folds import Folds
 from headwater.process.placing import END, START
 from headwater.process.windowing import CHANGE, Mode, Windowing
+from headwater.process.windows import Session
 
 EMITTED = "emitted"
-"""What stands of a window's output, as a list: to be retracted by the next pane."""
+"""What stands of a window's output, for the next pane to retract: a row, or a list of them where windows merge."""
+
+_TIMINGS = pl.Series(["early", "on_time", "late"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,10 @@ class Painter:
     windowing: Windowing
     folds: Folds
     firing: Firing
+
+    @property
+    def is_merging(self) -> bool:
+        return isinstance(self.windowing.where, Session)
 
     @property
     def _pane_names(self) -> list[str]:
@@ -50,12 +57,12 @@ class Painter:
         early = end > moment.watermark
         on_time = may_be_on_time & (nonspeculative == 0)
         expired = end + self.windowing.lateness_micros < moment.watermark
-        names = np.array(self.firing.names, dtype=object)
+        timing = np.where(early, 0, np.where(on_time, 1, 2))
         marked = frame.with_columns(
-            pl.Series("_timing", np.where(early, "early", np.where(on_time, "on_time", "late")), pl.String),
+            _TIMINGS[timing].alias("_timing"),
             pl.Series("_nonspeculative", np.where(early, -1, nonspeculative), pl.Int32),
             pl.Series("_final", finished | expired),
-            pl.Series("_trigger", names[labels], pl.String),
+            pl.Series(self.firing.names)[labels].alias("_trigger"),
             pl.Series("_fires", mask),
             pl.Series("finished", frame["finished"].to_numpy() | finished),
         )
@@ -97,7 +104,9 @@ class Painter:
         put = panes.filter(pl.col("_there")).drop("_there").with_columns(pl.lit(1, pl.Int8).alias(CHANGE))
         if self.windowing.how is not Mode.RETRACTING:
             return put
-        taken = fired.select(EMITTED).explode(EMITTED).drop_nulls().unnest(EMITTED)
+        taken = fired.select(EMITTED)
+        taken = taken.explode(EMITTED) if self.is_merging else taken
+        taken = taken.drop_nulls(EMITTED).unnest(EMITTED)
         taken = taken.with_columns(pl.lit(-1, pl.Int8).alias(CHANGE))
         return pl.concat([taken.select(put.columns), put])
 
@@ -119,8 +128,8 @@ class Painter:
             nothing = [pl.lit(None, fired.schema[name]).alias(name) for name in partials]
             return after.with_columns(*nothing, net=pl.lit(0, pl.Int64))
         if self.windowing.how is Mode.RETRACTING:
-            standing = panes.select(
-                pl.when(pl.col("_there")).then(pl.concat_list(pl.struct(self._pane_names))).alias(EMITTED)
-            )
+            row = pl.struct(self._pane_names)
+            row = pl.concat_list(row) if self.is_merging else row
+            standing = panes.select(pl.when(pl.col("_there")).then(row).alias(EMITTED))
             return after.with_columns(standing[EMITTED])
         return after

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from headwater.errors import InvalidError
-from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
+from headwater.process.kernel import Kernel, Now, State, Step
 from headwater.process.table import Table
 
 
@@ -24,6 +24,7 @@ class Simulator:
         self._states: list[State] = [kernel.initial() for kernel in kernels]
         self._wake_ups: list[int | None] = [None] * len(kernels)
         self._now = Now()
+        self._before = Now()
         self._crashes = False
         self._output: list[pl.DataFrame] = []
         self._late: list[pl.DataFrame] = []
@@ -85,6 +86,7 @@ class Simulator:
             self._steps(rows)
             self.restart()
         steps = self._steps(rows)
+        self._before = self._now
         self._states = [step.state for step in steps]
         self._wake_ups = [step.wake_up for step in steps]
         if steps[-1].output.height:
@@ -108,10 +110,7 @@ class Simulator:
                 step = _twice(kernel, state, rows, self._before, now)
             done.append(step)
             rows = step.output
-        self._before = self._now
         return done
-
-    _before = Now(BEGINNING, 0)
 
 
 def _twice(kernel: Kernel, state: State, rows: pl.DataFrame, before: Now, now: Now) -> Step:

@@ -189,7 +189,7 @@ def _elements(name: str, argument: Any) -> Iterator[dict[str, Any]]:
         time = columns.pop("time")
         change = {CHANGE: columns.pop("change")} if "change" in columns else {}
         columns.setdefault(VALUE, time)
-        yield {KEY: "key", EVENT_TIME_COLUMN: _micros(time), **columns, **change}
+        yield {KEY: "key", EVENT_TIME_COLUMN: None if time is None else _micros(time), **columns, **change}
 
 
 def _schema(actions: Sequence[tuple[str, Any]]) -> pl.Schema:
@@ -198,7 +198,8 @@ def _schema(actions: Sequence[tuple[str, Any]]) -> pl.Schema:
         if any(CHANGE in other for other in rows):
             row.setdefault(CHANGE, 1)
     found = pl.DataFrame(rows, infer_schema_length=None).schema if rows else pl.Schema()
-    return pl.Schema({KEY: pl.String, EVENT_TIME_COLUMN: pl.Int64, VALUE: pl.Int64} | dict(found))
+    columns: dict[str, pl.DataType] = {KEY: pl.String(), EVENT_TIME_COLUMN: pl.Int64(), VALUE: pl.Int64()}
+    return pl.Schema(columns | {name: dtype for name, dtype in found.items() if dtype != pl.Null})
 
 
 def _pane(row: Mapping[str, Any]) -> dict[str, Any]:

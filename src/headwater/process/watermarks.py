@@ -7,8 +7,6 @@ that is silent for long is idle: it does not hold, and is named. All times are m
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-import polars as pl
-
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
 from headwater.process.kernel import BEGINNING
@@ -96,31 +94,3 @@ class Watermarks:
         active = {name: mark.watermark for name, mark in self.partitions.items() if not mark.is_idle}
         least = min(active.values(), default=None)
         return sorted(name for name, mark in active.items() if mark == least)
-
-
-OFFSETS = pl.Schema({"device": pl.String, "clock_offset": pl.Int64})
-"""What is known of devices' clocks: how far each is behind ours."""
-
-
-def correct_clocks(
-    rows: pl.DataFrame, offsets: pl.DataFrame, *, device: str, event: str, sent: str, received: str
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Move event times from the devices' clocks to ours: gives the rows and what is known of the clocks now.
-
-    A row knows when the event was and when it was sent, by the device's clock, and when it was received, by ours.
-    What lies between sending and receiving is the clock's offset and the way; the way is never shorter than
-    nothing and sometimes short, so the least difference seen of a device is nearest to its offset. The event time
-    in `event` is replaced; `clock_offset` shows by how much, and is 0 where a time is missing.
-    """
-    known = offsets.rename({"device": device}) if offsets.height else pl.DataFrame(
-        schema={device: rows.schema[device], "clock_offset": pl.Int64}
-    )  # fmt: skip
-    seen = rows.group_by(device).agg((pl.col(received) - pl.col(sent)).min().alias("clock_offset"))
-    known = pl.concat([known.with_columns(pl.col(device).cast(rows.schema[device])), seen.select(known.columns)])
-    known = known.drop_nulls().group_by(device, maintain_order=True).agg(pl.col("clock_offset").min())
-    corrected = rows.drop("clock_offset", strict=False).join(
-        known, on=device, how="left", nulls_equal=False, maintain_order="left"
-    )
-    corrected = corrected.with_columns(pl.col("clock_offset").fill_null(0))
-    corrected = corrected.with_columns(pl.col(event) + pl.col("clock_offset"))
-    return corrected, known.rename({device: "device"})

@@ -4,6 +4,8 @@ The table `windows` has a row for each key and window that is open: the partials
 columns, how many panes it emitted, and when it is to be looked at next (`due` by the watermark, `wake` by the
 clock). Sliding windows also need `points`: the partials of each moment, of which windows to come are made.
 
+Where windows have a lateness, `closed` remembers the last pane of those that went, for rows that come later still.
+
 A step looks up the windows that its rows touch and those that are due, and no others.
 """
 
@@ -16,7 +18,7 @@ from headwater.errors import InvalidError
 from headwater.process.finishing import Finishes
 from headwater.process.firing import NEVER, Firing, Moment, compile_trigger
 from headwater.process.folds import Folds
-from headwater.process.gathering import EXPIRED, NO_TIME, POINTS, WINDOWS, Gathering
+from headwater.process.gathering import CLOSED_WINDOWS, EXPIRED, NO_TIME, POINTS, WINDOWS, Gathering
 from headwater.process.kernel import Now, State, Step
 from headwater.process.panes import Painter
 from headwater.process.placing import END, START
@@ -74,6 +76,10 @@ class WindowedKernel:
         tables = {WINDOWS: Table.empty(self.gathering.fresh(combined).schema, key, by)}
         if isinstance(self.windowing.where, Sliding):
             tables[POINTS] = Table.empty(self.gathering.points(combined).schema, (*self.windowing.by, "at"))
+        if self.windowing.lateness_micros:
+            tables[CLOSED_WINDOWS] = Table.empty(
+                self.gathering.closed(self.gathering.fresh(combined)).schema, (*self.windowing.by, START, END)
+            )
         return tables
 
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
@@ -82,7 +88,9 @@ class WindowedKernel:
         by_clock = self.windowing.where.by is Time.PROCESSING
         if by_clock or is_per_record(self.windowing.when) or self.gathering.finishes is Finishes.ANY_TIME:
             return rows
-        return self.gathering.combine(rows, now)
+        combined = self.gathering.combine(rows, now)
+        is_merging = isinstance(self.windowing.where, Session)
+        return self.gathering.combine_sessions(combined) if is_merging else combined
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
         watermark = now.watermark if self.windowing.where.by is Time.EVENT else now.processing_time
@@ -97,6 +105,7 @@ class WindowedKernel:
             if part.height:
                 changes.append(self._take_in(tables, part, moment, late))
         due, evicted = self._fire_due(tables, moment)
+        self._forget(tables, moment)
         output = pl.concat([*changes, due])
         ledger = self.gathering.ledger(pl.concat(late), moment) if late else None
         counters = {
@@ -127,7 +136,7 @@ class WindowedKernel:
             combined = combined.filter(pl.col(END).is_not_null())
         gathered = self.gathering.gather(tables, combined, moment)
         if gathered.rejected is not None:
-            late.append(gathered.rejected)
+            late.append(self.gathering.with_last_panes(tables, gathered.rejected))
         touched = self.gathering.merge(gathered.union)
         rows = self.painter.rows_of(touched)
         if isinstance(self.windowing.where, Session):
@@ -151,11 +160,6 @@ class WindowedKernel:
         if self.firing.has_deadlines:
             awake = windows.where(pl.col("wake") <= moment.processing_time)
             due = pl.concat([due, awake.filter(pl.col("due") > moment.watermark)])
-        if isinstance(self.windowing.where, Sliding):
-            points = tables[POINTS]
-            unneeded = points.where(pl.col("until") <= moment.watermark)
-            if unneeded.height:
-                tables[POINTS] = points.drop(unneeded.select(*self.windowing.by, "at"))
         if not due.height:
             return pl.DataFrame(schema=self.output_schema), 0
         rows = self.painter.rows_of(due)
@@ -175,9 +179,21 @@ class WindowedKernel:
             after, changes = self.painter.fire(due, labels, finished | closing, reached | closing, moment)
         leaving = pl.col(END) + self.windowing.lateness_micros < moment.watermark
         windows = windows.put(after.filter(~leaving))
-        evicted = after.filter(leaving).select(self.gathering.keys)
-        tables[WINDOWS] = windows.drop(evicted) if evicted.height else windows
+        evicted = after.filter(leaving)
+        if evicted.height:
+            windows = windows.drop(evicted.select(self.gathering.keys))
+            if CLOSED_WINDOWS in tables:
+                tables[CLOSED_WINDOWS] = tables[CLOSED_WINDOWS].put(self.gathering.closed(evicted))
+        tables[WINDOWS] = windows
         return changes, evicted.height
+
+    def _forget(self, tables: dict[str, Table], moment: Moment) -> None:
+        """Let go of what no window to come and no late row can ask for any more."""
+        for name, column in ((POINTS, "until"), (CLOSED_WINDOWS, "forget")):
+            if name in tables:
+                table = tables[name]
+                gone = table.where(pl.col(column) <= moment.watermark)
+                tables[name] = table.drop(gone.select(table.key)) if gone.height else table
 
     def _wake_up(self, tables: dict[str, Table]) -> int | None:
         windows, times = tables[WINDOWS], []
