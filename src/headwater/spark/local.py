@@ -89,7 +89,7 @@ class Shared:
         try:
             with pa.memory_map(str(path)) as file:
                 run = Run.ordered(from_arrow(pa.ipc.open_file(file).read_all()))
-        except OSError:
+        except (OSError, pa.ArrowInvalid):
             return None
         _remember(name, run, 0)
         return run

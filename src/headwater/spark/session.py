@@ -65,6 +65,8 @@ def _settings(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # Spark's 15 s for a worker to start are too few on a machine that is busy with other things.
+        "spark.python.authenticate.socketTimeout": "120s",
         # There is a task for each core already.
         "spark.executorEnv.POLARS_MAX_THREADS": "1",
         # Facts about batches without rows are of no interest, and there are many.

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headwater.errors import InvalidError
 from headwater.process.kernel import State
-from headwater.process.table import Run, Table, hash_mark
+from headwater.process.table import GONE, HASH, Run, Table, hash_mark
 from headwater.spark.frames import from_arrow, slices, to_arrow, to_bytes
 from headwater.spark.local import Shared
 
@@ -65,7 +65,7 @@ class BucketState:
         state: dict[str, Table] = {}
         for name, table in initial.items():
             runs = [self._run(run, length) for run, length in manifest.tables.get(name, ())]
-            state[name] = table.of_runs(runs) if runs else table
+            state[name] = _checked(name, table, runs) if runs else table
         return state, dict(manifest.notes)
 
     def save(self, state: State, notes: Mapping[str, Any]) -> State:
@@ -104,6 +104,17 @@ class BucketState:
         for number in range(_count(length)):
             self._pieces.removeKey((name, number))
         self._shared.forget(name)
+
+
+def _checked(name: str, table: Table, runs: Sequence[Run]) -> Table:
+    """The table with its runs, if they have its columns."""
+    stored = {column: kind for column, kind in runs[0].frame.schema.items() if column not in (HASH, GONE)}
+    if stored != dict(table.schema):
+        raise InvalidError(
+            f"cannot go on with this state: table {name!r} was written with columns {stored}, now it has "
+            f"{dict(table.schema)}; a changed computation needs a new checkpoint"
+        )
+    return table.of_runs(runs)
 
 
 def _count(length: int) -> int:

@@ -159,6 +159,7 @@ class KernelProcessor(StatefulProcessor):
         arrived = sorted(rows, key=lambda row: (row.source, row.seq))
         told = [row for row in arrived if row.seq == STATISTICS]
         state, notes = self._bucket.load(self._kernel.initial())
+        self._check_buckets(notes)
         before = notes.get("watermark", BEGINNING)
         started = int(notes.get("clock", 0))
         clock = self._clock(notes, told, timerValues)
@@ -198,6 +199,15 @@ class KernelProcessor(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+    def _check_buckets(self, notes: dict[str, Any]) -> None:
+        """Another number of buckets would look for keys in the wrong ones."""
+        buckets = notes.setdefault("buckets", self._work.limits.buckets)
+        if buckets != self._work.limits.buckets:
+            raise InvalidError(
+                f"cannot go on with this state: it was written with {buckets} buckets, and "
+                f"{self._work.limits.buckets} are asked for; keep the number, or start with a new checkpoint"
+            )
 
     def _step(self, bucket: int, state: State, rows: pl.DataFrame, now: Now) -> Step:
         step = self._kernel.step(state, rows, now)
