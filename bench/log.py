@@ -200,9 +200,9 @@ measured in turns with the same client over loopback; client and broker share th
 rounds. Ratio: ours / Kafka's; of rates more is better, of times and memory less.
 
 **fsync.** Kafka acknowledges before its records are on the disk, and leaves them to the operating system
-(`flush.messages` and `flush.ms` as shipped). "Headwater" does the same here (`--durability never`). "With fsync" is
-Headwater as it is shipped: with acks=all it answers when the disk has the records. With acks=1 it answers before,
-but readers see records only then, and the disk is as busy.
+(`flush.messages` and `flush.ms` as shipped). "Headwater" does the same here (`--durability never`). "With fsync"
+is Headwater as it is shipped: with acks=all it answers when the disk has the records. With acks=1 it answers
+before, but readers see records only then, and the disk is as busy.
 
 {tables}
 """
