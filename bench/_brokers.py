@@ -163,9 +163,3 @@ def create_topic(servers: str, name: str, partitions: int) -> str:
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(timeout=30)
     return name
-
-
-def delete_topic(servers: str, name: str) -> None:
-    """So that its records do not keep the disk busy while the next ones are measured."""
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
-    admin.delete_topics([name])[name].result(timeout=30)

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import time
-from collections.abc import Callable
 
 import confluent_kafka
 from _brokers import KAFKA_VERSION, Running, java, kafka_jars
@@ -75,19 +74,23 @@ def fill(servers: str, topic: str, partitions: int, count: int, size: int) -> in
     batches = -(-count // batch_count)
     with Client(servers) as client:
         for number in range(batches):
-            _insist(lambda number=number: client.produce(TopicPartition(topic, number % partitions), batch))
+            client.produce(TopicPartition(topic, number % partitions), batch)
     return batches * batch_count
 
 
-def _insist(call: Callable[[], object]) -> None:
-    """A partition that was just created may take a moment to have its leader."""
-    for _ in range(50):
-        try:
-            call()
-            return
-        except UnavailableError:
-            time.sleep(0.1)
-    call()
+def wait_until_ready(servers: str, topic: str, partitions: int) -> None:
+    """Write a record to each partition: Kafka makes them one after the other when the topic is there already."""
+    batch = encode_batch([Record(value=b"ready", timestamp_ms=int(time.time() * 1000))])
+    deadline = time.monotonic() + TOOL_WAIT_S
+    with Client(servers) as client:
+        for number in range(partitions):
+            while True:
+                try:
+                    client.produce(TopicPartition(topic, number), batch)
+                    break
+                except UnavailableError:
+                    assert time.monotonic() < deadline, f"{topic} has no leader for partition {number}"
+                    time.sleep(0.05)
 
 
 def python_produce(servers: str, topic: str, count: int, size: int, acks: str) -> float:

@@ -28,7 +28,6 @@ from _brokers import (
     KAFKA_VERSION,
     Running,
     create_topic,
-    delete_topic,
     java_version,
     kafka_jars,
     start_headwater,
@@ -42,6 +41,7 @@ from _loads import (
     java_produce,
     python_consume,
     python_produce,
+    wait_until_ready,
 )
 from _report import Cell, Results, Side, machine, tables
 
@@ -87,7 +87,7 @@ FULL = Plan(
     seconds=840,
     rounds_max=9,
     java_bytes=40_000_000,
-    python_bytes=80_000_000,
+    python_bytes=50_000_000,
     consume_bytes={100: 100_000_000, 1000: 200_000_000},
     latency_records=2_000,
     starts=3,
@@ -132,7 +132,6 @@ class Bench:
             for acks in ACKS if side is not Side.FSYNC else ("all",):
                 topic = self._topic(broker, partitions)
                 rate = (java_produce if java else python_produce)(broker.servers, topic, count, size, acks)
-                delete_topic(broker.servers, topic)
                 cell = Cell(NAMES[client], f"produce acks={acks}, {shape}", "records/s", GOALS[client])
                 self._note(cell, side, rate)
             if filled := self._filled.get((side, size, partitions)):
@@ -160,7 +159,9 @@ class Bench:
 
     def _topic(self, broker: Running, partitions: int) -> str:
         self._topics += 1
-        return create_topic(broker.servers, f"bench-{self._topics}", partitions)
+        topic = create_topic(broker.servers, f"bench-{self._topics}", partitions)
+        wait_until_ready(broker.servers, topic, partitions)
+        return topic
 
     def _note(self, cell: Cell, side: Side, value: float) -> None:
         self.results.add(cell, side, value)

@@ -61,14 +61,14 @@ def test_the_machine_is_described() -> None:
 
 
 def test_a_tiny_cell_of_the_python_client() -> None:
-    from _brokers import create_topic, delete_topic
-    from _loads import fill, python_consume, python_produce
+    from _brokers import create_topic
+    from _loads import fill, python_consume, python_produce, wait_until_ready
 
     with Broker(durability="never") as broker:
         servers = broker.bootstrap_servers
         topic = create_topic(servers, "written", 2)
+        wait_until_ready(servers, topic, 2)
         assert python_produce(servers, topic, 5000, 100, "all") > 0
-        delete_topic(servers, topic)
         topic = create_topic(servers, "filled", 2)
         count = fill(servers, topic, 2, 5000, 100)
         assert count == 5120
