@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -95,6 +96,13 @@ def kafka_jars(version: str) -> Path:
         sys.exit(f"cannot get Kafka {version} with Maven:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     (folder / "complete").touch()
     return jars
+
+
+def java_version() -> str:
+    """The Java that runs Kafka and its tools, as it names itself."""
+    told = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=START_WAIT_S, check=False)
+    found = re.search(r'"([^"]+)"', told.stderr)
+    return f"Java {found[1]}" if found else "an unknown Java"
 
 
 def java(jars: Path, main: str, *arguments: str, heap: str = "1G") -> list[str]:

@@ -7,7 +7,13 @@ import time
 import confluent_kafka
 from _brokers import KAFKA_VERSION, Running, java, kafka_jars
 
+from headwater.errors import UnavailableError
+from headwater.record import Record, TopicPartition
+from headwater.transmit.batch import encode_batch
+from headwater.transmit.client import Client
+
 TOOL_WAIT_S = 300
+BATCH_BYTES = 64_000
 _PRODUCED = re.compile(r"([\d.]+) records/sec")
 _PERCENTILES = re.compile(r"Percentiles: 50th = ([\d.]+), 99th = ([\d.]+)")
 _QUIET = {"log_level": 2}
@@ -58,6 +64,35 @@ def java_latency(servers: str, topic: str, count: int, noise: str, load: int) ->
     return {"p50": float(found[1]), "p99": float(found[2])}
 
 
+def fill(servers: str, topic: str, partitions: int, count: int, size: int) -> int:
+    """Write at least `count` records in batches of one size, so that every broker serves the same bytes.
+
+    A producer makes larger batches the slower it is answered, and larger ones are read faster.
+    """
+    batch_count = max(1, BATCH_BYTES // size)
+    batch = encode_batch([Record(value=b"x" * size, timestamp_ms=int(time.time() * 1000))] * batch_count)
+    batches = -(-count // batch_count)
+    with Client(servers) as client:
+        for number in range(batches):
+            client.produce(TopicPartition(topic, number % partitions), batch)
+    return batches * batch_count
+
+
+def wait_until_ready(servers: str, topic: str, partitions: int) -> None:
+    """Write a record to each partition: Kafka makes them one after the other when the topic is there already."""
+    batch = encode_batch([Record(value=b"ready", timestamp_ms=int(time.time() * 1000))])
+    deadline = time.monotonic() + TOOL_WAIT_S
+    with Client(servers) as client:
+        for number in range(partitions):
+            while True:
+                try:
+                    client.produce(TopicPartition(topic, number), batch)
+                    break
+                except UnavailableError:
+                    assert time.monotonic() < deadline, f"{topic} has no leader for partition {number}"
+                    time.sleep(0.05)
+
+
 def python_produce(servers: str, topic: str, count: int, size: int, acks: str) -> float:
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": servers, "acks": acks, "queue.buffering.max.messages": 1_000_000, **_QUIET}
@@ -81,7 +116,16 @@ def python_produce(servers: str, topic: str, count: int, size: int, acks: str) -
 def python_consume(servers: str, topic: str, count: int) -> float:
     """Records a second from the first one on."""
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": servers, "group.id": "bench", "auto.offset.reset": "earliest", **_QUIET}
+        {
+            "bootstrap.servers": servers,
+            "group.id": "bench",
+            "auto.offset.reset": "earliest",
+            # Its default is to fetch nothing for a second once 100 000 records wait to be taken: what is measured
+            # then is how often a broker is fast enough to be punished.
+            "fetch.queue.backoff.ms": 5,
+            "queued.min.messages": 1_000_000,
+            **_QUIET,
+        }
     )
     partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
     consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])

@@ -1,221 +1,288 @@
 """The log against Apache Kafka: same machine, same client, in turns; every cell as the ratio ours / Kafka.
 
-./dev bench log [--quick] [--only JAVA-OR-PYTHON] [--write]
+./dev bench log [--quick] [--only java|python|latency|start] [--no-fsync] [--write]
 
-Needs java (17 or newer) and mvn; Kafka comes from Maven by its coordinates into ~/.cache/headwater. Both brokers
-leave syncing to the operating system, as Kafka does by default; "fsync" is ours once more, waiting for the disk.
+Needs java (17 or newer) and mvn; Kafka comes from Maven by its coordinates into ~/.cache/headwater. Kafka runs as
+it is shipped and leaves syncing to the operating system; ours runs so, too (--durability never). "With fsync" is
+ours with its own default: before it acknowledges acks=all it waits for the disk, which Kafka does not. A full run
+measures rounds until the next one would end later than 15 minutes after the start, at least one; run it on a quiet
+machine.
 """
 
 import argparse
-import os
-import platform
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
+from os import getloadavg
 from pathlib import Path
-from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
-from _brokers import KAFKA_VERSION, Running, create_topic, kafka_jars, start_headwater, start_kafka
+from _brokers import (
+    KAFKA_VERSION,
+    Running,
+    create_topic,
+    java_version,
+    kafka_jars,
+    start_headwater,
+    start_kafka,
+)
 from _loads import (
     acknowledged_after,
+    fill,
     java_consume,
     java_latency,
     java_produce,
     python_consume,
     python_produce,
+    wait_until_ready,
 )
+from _report import Cell, Results, Side, machine, tables
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "benchmarks" / "log.md"
 SIZES = (100, 1000)
 PARTITIONS = (1, 8, 64)
 ACKS = ("1", "all")
+CLIENTS = ("java", "python")
+GOALS = {"java": 0.8, "python": 1.0}
+NAMES = {"java": "Java: ProducerPerformance, ConsumerPerformance", "python": "Python: confluent-kafka"}
 WARM_UP_RECORDS = 300_000
-KAFKA, OURS, FSYNC = "kafka", "headwater", "headwater fsync"
+SETTLE_S = 1.0
+
+Start = Callable[[Path], Running]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How much is measured."""
 
-    rounds: int
+    seconds: float
+    """In which no further round is begun that would end later."""
+    rounds_max: int
     java_bytes: int
     python_bytes: int
+    consume_bytes: dict[int, int]
+    """For each size of records."""
     latency_records: int
     starts: int
 
 
-QUICK = Plan(rounds=1, java_bytes=60_000_000, python_bytes=50_000_000, latency_records=2_000, starts=1)
-FULL = Plan(rounds=3, java_bytes=300_000_000, python_bytes=200_000_000, latency_records=10_000, starts=5)
+QUICK = Plan(
+    seconds=0,
+    rounds_max=1,
+    java_bytes=10_000_000,
+    python_bytes=10_000_000,
+    consume_bytes={100: 10_000_000, 1000: 20_000_000},
+    latency_records=500,
+    starts=1,
+)
+FULL = Plan(
+    seconds=840,
+    rounds_max=9,
+    java_bytes=40_000_000,
+    python_bytes=50_000_000,
+    consume_bytes={100: 100_000_000, 1000: 200_000_000},
+    latency_records=2_000,
+    starts=3,
+)
 
 
-@dataclass(slots=True)
-class Results:
-    """What was measured: cell to side to samples, in the order of measuring."""
+class Bench:
+    """Measures on brokers that run, and prints what it finds."""
 
-    samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    units: dict[str, str] = field(default_factory=dict)
+    def __init__(self, plan: Plan) -> None:
+        self.results = Results()
+        self._plan = plan
+        self._topics = 0
+        self._filled: dict[tuple[Side, int, int], tuple[str, int]] = {}
 
-    def add(self, cell: str, side: str, value: float, unit: str) -> None:
-        self.samples.setdefault(cell, {}).setdefault(side, []).append(value)
-        self.units[cell] = unit
-        print(f"  {cell:<44} {side:<16} {value:>12,.1f} {unit}", flush=True)
+    def starts(self, starts: dict[Side, Start], folder: Path) -> None:
+        """From the start of the process to the first acknowledged record, and memory a moment after it."""
+        section = "Start and memory"
+        acknowledged = Cell(section, "start to first acknowledged record", "s", 0.1, more_is_better=False)
+        memory = Cell(section, "idle memory (RSS)", "MB", 0.25, more_is_better=False)
+        for _ in range(self._plan.starts):
+            for side, start in starts.items():
+                with running({side: start}, folder) as found:
+                    self._note(acknowledged, side, acknowledged_after(found[side]))
+                    time.sleep(SETTLE_S)
+                    self._note(memory, side, found[side].rss_mb())
 
-    def lines(self) -> Iterator[str]:
-        """A table in Markdown, medians of the rounds."""
-        yield "| cell | unit | Kafka | ours | ours/Kafka | with fsync | fsync/Kafka |"
-        yield "|---|---|--:|--:|--:|--:|--:|"
-        for cell, sides in self.samples.items():
-            middle = {side: median(values) for side, values in sides.items()}
-            numbers = [_number(middle.get(KAFKA))]
-            for side in (OURS, FSYNC):
-                numbers += [_number(middle.get(side)), _ratio(middle.get(side), middle.get(KAFKA))]
-            yield f"| {cell} | {self.units[cell]} | {' | '.join(numbers)} |"
+    def fill(self, brokers: dict[Side, Running], size: int, partitions: int) -> None:
+        """Write what is read later."""
+        for side, broker in brokers.items():
+            if side is not Side.FSYNC:  # reading is the same
+                topic = self._topic(broker, partitions)
+                count = fill(broker.servers, topic, partitions, self._plan.consume_bytes[size] // size, size)
+                self._filled[side, size, partitions] = (topic, count)
 
+    def throughput(self, brokers: dict[Side, Running], client: str, size: int, partitions: int) -> None:
+        """Produce, and read what was filled in, on each side in turn."""
+        java = client == "java"
+        count = (self._plan.java_bytes if java else self._plan.python_bytes) // size
+        shape = f"{size} B, {partitions} partition{'s' if partitions > 1 else ''}"
+        for side, broker in brokers.items():
+            for acks in ACKS if side is not Side.FSYNC else ("all",):
+                topic = self._topic(broker, partitions)
+                rate = (java_produce if java else python_produce)(broker.servers, topic, count, size, acks)
+                cell = Cell(NAMES[client], f"produce acks={acks}, {shape}", "records/s", GOALS[client])
+                self._note(cell, side, rate)
+            if filled := self._filled.get((side, size, partitions)):
+                rate = (java_consume if java else python_consume)(broker.servers, *filled)
+                self._note(Cell(NAMES[client], f"consume, {shape}", "records/s", GOALS[client]), side, rate)
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+    def half_load(self, brokers: dict[Side, Running]) -> int:
+        """Half of what the slower of both takes, in records of 1 KB a second."""
+        count = self._plan.java_bytes // 1000
+        rates = [
+            java_produce(brokers[side].servers, self._topic(brokers[side], 8), count, 1000, "1")
+            for side in (Side.KAFKA, Side.OURS)
+        ]
+        return int(min(rates) / 2)
 
+    def latency(self, brokers: dict[Side, Running], load: int) -> None:
+        """End to end, one record at a time, while another producer sends at that rate."""
+        for side, broker in brokers.items():
+            topic, noise = self._topic(broker, 1), self._topic(broker, 8)
+            found = java_latency(broker.servers, topic, self._plan.latency_records, noise, load)
+            for percentile, value in found.items():
+                name = f"{percentile} {f'at half load ({load:,} records/s of 1 KB)' if load else 'alone'}"
+                cell = Cell("End-to-end latency: EndToEndLatency", name, "ms", 1.0, more_is_better=False)
+                self._note(cell, side, value)
 
-def _ratio(value: float | None, other: float | None) -> str:
-    return f"{value / other:.2f}" if value is not None and other else ""
+    def _topic(self, broker: Running, partitions: int) -> str:
+        self._topics += 1
+        topic = create_topic(broker.servers, f"bench-{self._topics}", partitions)
+        wait_until_ready(broker.servers, topic, partitions)
+        return topic
 
-
-Start = Callable[[Path], Running]
+    def _note(self, cell: Cell, side: Side, value: float) -> None:
+        self.results.add(cell, side, value)
+        print(f"  {cell.section[:6]:<7}{cell.name:<52} {side:<17} {value:>12,.1f} {cell.unit}", flush=True)
 
 
 @contextmanager
-def running(starts: dict[str, Start], folder: Path) -> Iterator[dict[str, Running]]:
+def running(starts: dict[Side, Start], folder: Path) -> Iterator[dict[Side, Running]]:
     with ExitStack() as stack:
         found = {}
         for side, start in starts.items():
-            data = Path(tempfile.mkdtemp(prefix=side.replace(" ", "-"), dir=folder))
-            found[side] = broker = start(data)
+            data = Path(tempfile.mkdtemp(prefix=side.name.lower(), dir=folder))
             stack.callback(shutil.rmtree, data, ignore_errors=True)
+            found[side] = broker = start(data)
             stack.callback(broker.stop)
         yield found
 
 
-def measure_starts(results: Results, starts: dict[str, Start], plan: Plan, folder: Path) -> None:
-    """From the start of the process to the first acknowledged record, and memory a while after it."""
-    for _ in range(plan.starts):
-        for side, start in starts.items():
-            if side == FSYNC:
-                continue
-            with running({side: start}, folder) as found:
-                broker = found[side]
-                results.add("start to first acknowledged record", side, acknowledged_after(broker), "s")
-                results.add("idle memory (RSS)", side, broker.rss_mb(), "MB")
-
-
-def warm_up(brokers: dict[str, Running]) -> None:
+def warm_up(brokers: dict[Side, Running], plan: Plan) -> None:
     """Let a virtual machine compile what it runs often, as it has in a broker that is up for a while."""
+    count = min(WARM_UP_RECORDS, plan.java_bytes // 100)
     for broker in brokers.values():
         topic = create_topic(broker.servers, "warm-up", 8)
         for acks in ACKS:
-            java_produce(broker.servers, topic, WARM_UP_RECORDS, 100, acks)
-        java_consume(broker.servers, topic, WARM_UP_RECORDS)
+            java_produce(broker.servers, topic, count, 100, acks)
+        java_consume(broker.servers, topic, count)
 
 
-def measure_throughput(results: Results, brokers: dict[str, Running], plan: Plan, clients: list[str]) -> None:
-    for client in clients:
-        total = plan.java_bytes if client == "java" else plan.python_bytes
-        produce = java_produce if client == "java" else python_produce
-        consume = java_consume if client == "java" else python_consume
-        for size in SIZES:
-            for partitions in PARTITIONS:
-                count = total // size
-                for number in range(plan.rounds):
-                    for side, broker in brokers.items():
-                        name = f"{client}-{size}-{partitions}-{number}"
-                        cell = f"{client} %s {size} B, {partitions} partitions"
-                        for acks in ACKS:
-                            topic = create_topic(broker.servers, f"{name}-{acks}", partitions)
-                            rate = produce(broker.servers, topic, count, size, acks)
-                            results.add(cell % f"produce acks={acks}", side, rate, "records/s")
-                        if side != FSYNC:  # reading is the same
-                            rate = consume(broker.servers, topic, count)
-                            results.add(cell % "consume", side, rate, "records/s")
-
-
-def measure_latency(results: Results, brokers: dict[str, Running], plan: Plan) -> None:
-    """End to end, alone and with a producer at half of what the slower of both brokers takes."""
-    rates = []
-    for side in (KAFKA, OURS):
-        topic = create_topic(brokers[side].servers, "full-load", 8)
-        rates.append(java_produce(brokers[side].servers, topic, plan.java_bytes // 1000, 1000, "1"))
-    half = int(min(rates) / 2)
-    print(f"  half load: {half:,} records of 1 KB a second")
-    for number in range(plan.rounds):
-        for side, broker in brokers.items():
-            for load in (0, half):
-                topic = create_topic(broker.servers, f"latency-{number}-{load}", 1)
-                noise = create_topic(broker.servers, f"noise-{number}-{load}", 8)
-                found = java_latency(broker.servers, topic, plan.latency_records, noise, load)
-                name = "at half load" if load else "alone"
-                for percentile, value in found.items():
-                    results.add(f"end-to-end {percentile} {name}", side, value, "ms")
-
-
-def measure(results: Results, starts: dict[str, Start], plan: Plan, wanted: str | None) -> None:
-    clients = [client for client in ("java", "python") if wanted in (None, client)]
+def measure(bench: Bench, starts: dict[Side, Start], plan: Plan, wanted: str | None) -> None:
+    began = time.monotonic()
+    clients = [client for client in CLIENTS if wanted in (None, client)]
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder:
         if wanted in (None, "start"):
-            measure_starts(results, starts, plan, Path(folder))
+            bench.starts(starts, Path(folder))
         if wanted == "start":
             return
         with running(starts, Path(folder)) as brokers:
-            warm_up(brokers)
-            if wanted in (None, "latency"):
-                measure_latency(results, brokers, plan)
-            measure_throughput(results, brokers, plan, clients)
+            warm_up(brokers, plan)
+            load = bench.half_load(brokers) if wanted in (None, "latency") else 0
+            for size, partitions in product(SIZES, PARTITIONS) if clients else ():
+                bench.fill(brokers, size, partitions)
+            for number in range(plan.rounds_max):
+                round_began = time.monotonic()
+                # The other way round every time, so that what changes meanwhile favours nobody.
+                sides = dict(list(brokers.items())[:: -1 if number % 2 else 1])
+                if wanted in (None, "latency"):
+                    bench.latency(sides, 0)
+                    bench.latency(sides, load)
+                for client, size, partitions in product(clients, SIZES, PARTITIONS):
+                    bench.throughput(sides, client, size, partitions)
+                now = time.monotonic()
+                print(f"round {number + 1} took {now - round_began:.0f} s, {now - began:.0f} s in all", flush=True)
+                if now + (now - round_began) > began + plan.seconds:
+                    return
 
 
-def write_report(results: Results, plan: Plan) -> None:
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    how = "--quick" if plan is QUICK else "full"
-    REPORT.write_text(
-        "# The log against Apache Kafka\n\n"
-        f"Written by `./dev bench log --write` ({how}): Kafka {KAFKA_VERSION} with -Xmx1G, single node, and "
-        f"`headwater broker`, on {os.cpu_count()} cores, {platform.machine()}, Python "
-        f"{platform.python_version()}. Client and broker share the machine, over loopback, in turns.\n"
-        "Rates: more is better. Seconds, MB and ms: less is better. Kafka and \"ours\" leave syncing to the "
-        "operating system; \"with fsync\" ours waits for the disk before acknowledging acks=all.\n\n"
-        + "\n".join(results.lines()) + "\n"
-    )  # fmt: skip
-    print(f"written: {REPORT.relative_to(ROOT)}")
+PAGE = """\
+# The log against Apache Kafka
+
+Written by `./dev bench log{how} --write` on {day:%Y-%m-%d}, on {machine}, {java}.
+Load average before {load[0]:.1f}, after {load[1]:.1f}.
+
+Apache Kafka {version} (one node, KRaft, -Xmx1G, as shipped) and `headwater broker` run at the same time and are
+measured in turns with the same client over loopback; client and broker share the cores. Figures are medians of the
+rounds. Ratio: ours / Kafka's; of rates more is better, of times and memory less. What is read was written in the
+same batches of 64 kB to both, and librdkafka is told not to pause when it is far ahead of its user
+(`fetch.queue.backoff.ms=5`, `queued.min.messages=1000000`); all else is the clients' default.
+
+**fsync.** Kafka acknowledges before its records are on the disk, and leaves them to the operating system
+(`flush.messages` and `flush.ms` as shipped). "Headwater" does the same here (`--durability never`). "With fsync"
+is Headwater as it is shipped: with acks=all it answers when the disk has the records. With acks=1 it answers
+before, but readers see records only then, and the disk is as busy.
+
+{tables}
+"""
+
+
+def report(results: Results, plan: Plan, load: tuple[float, float]) -> str:
+    """The whole page."""
+    return PAGE.format(
+        how=" --quick" if plan is QUICK else "",
+        day=datetime.now(UTC),
+        machine=machine(),
+        java=java_version(),
+        load=load,
+        version=KAFKA_VERSION,
+        tables="\n".join(tables(results)),
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="./dev bench log", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few minutes: one round, fewer records")
-    parser.add_argument("--only", choices=("java", "python", "latency", "start"), help="measure only this")
+    parser = argparse.ArgumentParser(
+        prog="./dev bench log", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a smoke run: one round of few records, 4 minutes")
+    parser.add_argument("--only", choices=(*CLIENTS, "latency", "start"), help="measure only this")
     parser.add_argument("--no-fsync", action="store_true", help="leave out the broker that waits for the disk")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
     arguments = parser.parse_args()
     plan = QUICK if arguments.quick else FULL
     jars = kafka_jars(KAFKA_VERSION)
-    starts: dict[str, Start] = {
-        KAFKA: lambda data: start_kafka(jars, data),
-        OURS: lambda data: start_headwater(data, "never"),
-        FSYNC: lambda data: start_headwater(data, "fsync"),
+    starts: dict[Side, Start] = {
+        Side.KAFKA: lambda data: start_kafka(jars, data),
+        Side.OURS: lambda data: start_headwater(data, "never"),
+        Side.FSYNC: lambda data: start_headwater(data, "fsync"),
     }
     if arguments.no_fsync:
-        del starts[FSYNC]
-    results = Results()
+        del starts[Side.FSYNC]
+    bench = Bench(plan)
+    load_before = getloadavg()[0]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the brokers are stopped too
     try:
-        measure(results, starts, plan, arguments.only)
+        measure(bench, starts, plan, arguments.only)
     except KeyboardInterrupt:
         print("interrupted: this is what was measured until then")
-    print("\n" + "\n".join(results.lines()))
+    text = report(bench.results, plan, (load_before, getloadavg()[0]))
+    print("\n" + text)
     if arguments.write:
-        write_report(results, plan)
+        REPORT.parent.mkdir(parents=True, exist_ok=True)
+        REPORT.write_text(text)
+        print(f"written: {REPORT.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

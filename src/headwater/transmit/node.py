@@ -18,6 +18,7 @@ from headwater.transmit.consumers import Consumers
 from headwater.transmit.coordinator import Coordinator, TransactionSettings
 from headwater.transmit.counters import Counters
 from headwater.transmit.durability import Durability
+from headwater.transmit.fetch_sessions import FetchSessions
 from headwater.transmit.group_store import GroupStore
 from headwater.transmit.groups import Groups
 from headwater.transmit.intake import Intake
@@ -92,6 +93,7 @@ class Node:
     group_store: GroupStore
     queues: Queues
     consumers: Consumers
+    fetch_sessions: FetchSessions
     intake: Intake
     counters: Counters
     quotas: Quotas
@@ -143,6 +145,7 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         group_store=group_store,
         queues=Queues(topics, group_store, clock),
         consumers=Consumers(topics.sizes),
+        fetch_sessions=FetchSessions(),
         intake=Intake(settings.queued_max_request_bytes),
         counters=Counters(),
         quotas=Quotas({Entity(*who): values for who, values in catalog.quotas().items()}),

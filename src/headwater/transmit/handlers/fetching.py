@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable
 
 from headwater.errors import CorruptError
+from headwater.transmit.fetch_sessions import FIRST_EPOCH, Session
 from headwater.transmit.handlers import Asker
 from headwater.transmit.log.partition import OffsetOutOfRange
 from headwater.transmit.node import Node
@@ -21,13 +22,29 @@ READ_COMMITTED = 1
 
 def fetch(node: Node, request: FetchRequest, asker: Asker) -> FetchAnswer | Awaitable[FetchAnswer]:
     """Read what is asked for; where there is less than `min_bytes`, wait for more until the time is over."""
-    answer = _read_all(node, request)
-    if request.max_wait_ms <= 0 or _is_enough(answer, request.min_bytes):
-        return answer
-    return _wait_for_more(node, request, answer)
+    session = node.fetch_sessions.of(request, node.clock.monotonic())
+    if isinstance(session, Code):
+        return FetchAnswer((), error=session)
+    in_full = request.session_epoch <= FIRST_EPOCH
+    if session is not None:
+        request = request._replace(topics=session.topics)
+    found = _read_all(node, request)
+    if request.max_wait_ms > 0 and not _is_enough(found, request.min_bytes):
+        return _answer_later(node, request, found, session, in_full)
+    return _answer(found, session, in_full)
 
 
-async def _wait_for_more(node: Node, request: FetchRequest, answer: FetchAnswer) -> FetchAnswer:
+def _answer(found: list[TopicAnswer], session: Session | None, in_full: bool) -> FetchAnswer:
+    return FetchAnswer(found) if session is None else session.answer(found, in_full=in_full)
+
+
+async def _answer_later(
+    node: Node, request: FetchRequest, found: list[TopicAnswer], session: Session | None, in_full: bool
+) -> FetchAnswer:
+    return _answer(await _wait_for_more(node, request, found), session, in_full)
+
+
+async def _wait_for_more(node: Node, request: FetchRequest, found: list[TopicAnswer]) -> list[TopicAnswer]:
     """Read again whenever a partition has grown, until it is enough or the client's patience is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.max_wait_ms / 1000
@@ -38,7 +55,7 @@ async def _wait_for_more(node: Node, request: FetchRequest, answer: FetchAnswer)
         if (entry := node.topics.entry(topic.topic))
         and (partition := node.topics.partition(entry.name, asked.partition))
     ]
-    while loop.time() < deadline and not _is_enough(answer, request.min_bytes):
+    while loop.time() < deadline and not _is_enough(found, request.min_bytes):
         grown = loop.create_future()
 
         def wake(grown: asyncio.Future[None] = grown) -> None:
@@ -54,21 +71,21 @@ async def _wait_for_more(node: Node, request: FetchRequest, answer: FetchAnswer)
             patience.cancel()
             for partition in partitions:
                 partition.forget(wake)
-        answer = _read_all(node, request)
-    return answer
+        found = _read_all(node, request)
+    return found
 
 
-def _is_enough(answer: FetchAnswer, min_bytes: int) -> bool:
-    found = 0
-    for topic in answer.topics:
+def _is_enough(found: list[TopicAnswer], min_bytes: int) -> bool:
+    size = 0
+    for topic in found:
         for partition in topic.partitions:
             if partition.error:
                 return True
-            found += len(partition.records)
-    return found >= min_bytes
+            size += len(partition.records)
+    return size >= min_bytes
 
 
-def _read_all(node: Node, request: FetchRequest) -> FetchAnswer:
+def _read_all(node: Node, request: FetchRequest) -> list[TopicAnswer]:
     room = min(request.max_bytes, FETCH_BYTES_MAX)
     committed = request.isolation_level == READ_COMMITTED
     begun = False
@@ -91,7 +108,7 @@ def _read_all(node: Node, request: FetchRequest) -> FetchAnswer:
             room -= len(answer.records)
             partitions.append(answer)
         answers.append(TopicAnswer(topic.topic, partitions))
-    return FetchAnswer(answers)
+    return answers
 
 
 def _read(partition: Partition, asked: PartitionAsked, room: int, *, committed: bool) -> PartitionAnswer:

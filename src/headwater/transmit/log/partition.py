@@ -25,6 +25,7 @@ from headwater.transmit.log.segment import (
     create_segment,
     delete_files,
     delete_segment,
+    find_region,
     recover_segment,
     sealed_segment,
     sync_directory,
@@ -133,27 +134,22 @@ class PartitionLog:
 
         At least one batch is returned where there is one, however large; otherwise at most `max_bytes`.
         """
-        found = self._find(offset, self.high_watermark)
-        if found is None:
-            return b""
-        segment, position = found
-        data, next_offset = segment.read_batches(position, max_bytes, self.high_watermark)
-        if data:
-            self._remember(next_offset, segment, position + len(data))
-        return data
+        records, _ = self.read_region(offset, max_bytes, self.high_watermark)
+        return records.read() if isinstance(records, FileRegion) else records
 
     def read_region(self, offset: int, max_bytes: int, below: int) -> tuple[bytes | FileRegion, int]:
         """As `read`, up to an offset, and the offset behind it; what is large is not read but pointed at."""
-        found = self._find(offset, below)
-        if found is None:
+        segment, position = self._locate(offset, below) or (None, 0)
+        if segment is None:
             return b"", offset
-        segment, position = found
         records: bytes | FileRegion
-        records, next_offset = segment.region(position, max_bytes, below) or segment.read_batches(
+        records, next_offset = find_region(segment, position, max_bytes, below) or segment.read_batches(
             position, max_bytes, below
         )
-        if records:
-            self._remember(next_offset, segment, position + len(records))
+        if records:  # a reader comes back for the next offset, so keep where that is
+            if len(self._cursors) >= _CURSORS_MAX:
+                self._cursors.pop(next(iter(self._cursors)))
+            self._cursors[next_offset] = (segment, position + len(records))
         return records, next_offset
 
     def offset_of_time(self, timestamp: int) -> TimestampOffset | None:
@@ -227,7 +223,11 @@ class PartitionLog:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _find(self, offset: int, below: int) -> tuple[Segment, int] | None:
+    def _forget(self, segments: Sequence[Segment]) -> None:
+        gone = set(segments)
+        self._cursors = {offset: at for offset, at in self._cursors.items() if at[0] not in gone}
+
+    def _locate(self, offset: int, below: int) -> tuple[Segment, int] | None:
         """Where the batch with the offset is; None if there is nothing to read from it up to the other offset."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(
@@ -238,14 +238,6 @@ class PartitionLog:
             raise CorruptError(str(self.damage))
         if offset >= below:
             return None
-        segment, position = self._locate(offset)
-        return None if position == segment.size else (segment, position)  # compaction may have left nothing here
-
-    def _forget(self, segments: Sequence[Segment]) -> None:
-        gone = set(segments)
-        self._cursors = {offset: at for offset, at in self._cursors.items() if at[0] not in gone}
-
-    def _locate(self, offset: int) -> tuple[Segment, int]:
         known = self._cursors.pop(offset, None)
         if known is not None and known[1] < known[0].size:
             return known
@@ -255,13 +247,7 @@ class PartitionLog:
         while position == segment.size and segment is not self._segments[-1]:
             number += 1
             segment, position = self._segments[number], 0  # the offset is in a gap between the two
-        return segment, position
-
-    def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        """A reader comes back for the next offset, so keep where that is."""
-        if len(self._cursors) >= _CURSORS_MAX:
-            self._cursors.pop(next(iter(self._cursors)))
-        self._cursors[offset] = (segment, position)
+        return None if position == segment.size else (segment, position)  # compaction may have left nothing here
 
 
 def _newest_visible(segment: Segment, high_watermark: int) -> int:

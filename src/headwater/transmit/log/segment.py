@@ -165,23 +165,6 @@ class Segment:
             self._verified.note(position, end, is_end=position + end == self.size)
         return (data if end == len(data) else data[:end]), next_offset
 
-    def region(self, position: int, max_bytes: int, below: int) -> tuple[FileRegion, int] | None:
-        """What `read_batches` reads, by the index alone; None where the batches have to be looked at.
-
-        That is where they are not yet verified, and where there are too few for the index to tell them apart.
-        """
-        if self.next_offset <= below and self.size - position <= max_bytes:
-            size, next_offset = self.size - position, self.next_offset
-        else:
-            offset_delta, end = self._file().index.last_batch(
-                position=position + max_bytes,
-                offset_delta=None if self.next_offset <= below else below - self.base_offset,
-            )
-            size, next_offset = end - position, self.base_offset + offset_delta
-        if size < _REGION_BYTES or not (self._verified is None or self._verified.covers(position, size)):
-            return None
-        return FileRegion(self._file().fd, position, size), next_offset
-
     def locate(self, offset: int) -> int:
         """The position of the batch that holds the offset, or of the next one where the offset is in a gap."""
         position = self._file().index.position_of_offset(offset - self.base_offset)
@@ -281,6 +264,24 @@ class Segment:
         self.next_offset = header.next_offset
         if header.max_timestamp > newest:
             self._max_timestamp = header.max_timestamp
+
+
+def find_region(segment: Segment, position: int, max_bytes: int, below: int) -> tuple[FileRegion, int] | None:
+    """What `read_batches` reads, by the index alone; None where the batches have to be looked at.
+
+    That is where they are not yet verified, and where there are too few for the index to tell them apart.
+    """
+    if segment.next_offset <= below and segment.size - position <= max_bytes:
+        size, next_offset = segment.size - position, segment.next_offset
+    else:
+        offset_delta, end = segment._file().index.last_batch(
+            position=position + max_bytes,
+            offset_delta=None if segment.next_offset <= below else below - segment.base_offset,
+        )
+        size, next_offset = end - position, segment.base_offset + offset_delta
+    if size < _REGION_BYTES or not (segment._verified is None or segment._verified.covers(position, size)):
+        return None
+    return FileRegion(segment._file().fd, position, size), next_offset
 
 
 def create_segment(directory: Path, base_offset: int, pool: FilePool) -> Segment:
