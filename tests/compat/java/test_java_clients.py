@@ -34,7 +34,7 @@ def named(output: str, name: str) -> list[dict[str, Any]]:
     return [event for event in events(output) if event["name"] == name]
 
 
-@pytest.mark.compat("acks 0, 1 and all", client="Java")
+@pytest.mark.compat("acks 1 and all", client="Java")
 @pytest.mark.parametrize("acks", [1, -1])
 def test_every_record_produced_is_acknowledged(tool: Tool, servers: str, topic: str, acks: int) -> None:
     to = ("--bootstrap-server", servers, "--topic", topic)
@@ -66,11 +66,8 @@ def test_a_group_reads_every_record_once(tool: Tool, servers: str, topic: str, a
     assert all(commit["success"] for commit in commits)
 
 
-@pytest.mark.compat("records with key, headers, time and null values", client="Java")
 @pytest.mark.compat("idempotent producer", client="Java")
 @pytest.mark.compat("offsets by time, exact to the record", client="Java")
-@pytest.mark.compat("topics: create, grow, delete", client="Java")
-@pytest.mark.compat("configs: describe and change", client="Java")
 @pytest.mark.compat("metadata of cluster and topics", client="Java")
 def test_the_features_of_the_compatibility_test(tool: Tool, servers: str, topic: str) -> None:
     """Kafka's ClientCompatibilityTest: produce, admin, consume by subscription, offsets by time."""
