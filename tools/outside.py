@@ -127,7 +127,7 @@ ROW = re.compile(r"^\|\s*(\d{4}_\w+)\s*\|\s*(\w+)\s*\|\s*[\d.]+s\s*\|\s*(.*)$")
 FAILURE = re.compile(r'^### Test "(\d{4}_\w+)(?: \((\w+):\d+[^)]*\))?" failed at [^\n]*\n([^\n]*)', re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 FIRST_MANUAL = "8000"  # from here on they wait for somebody to look at them
-AT_A_TIME = 3  # they wait most of the time
+AT_A_TIME = 5  # they wait most of the time
 CONFIG = "bootstrap.servers={}\ntest.topic.random=true\ntest.timeout.multiplier=5\n"
 SCENARIOS = {"default": True, "noautocreate": False}
 # The tests are written for three brokers, and for members that come within three seconds of each other.

@@ -69,7 +69,8 @@ def test_records_come_back_as_they_were_sent(client: Any, broker: Broker, compre
     assert {compression} <= compressions <= {compression, "none"}  # a small batch may not be worth it
 
 
-@pytest.mark.compat("acks 0, 1 and all")
+@pytest.mark.compat("acks 1 and all")
+@pytest.mark.compat("acks 0")
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_records_arrive_with_every_kind_of_acknowledgement(client: Any, acks: str) -> None:
     client.create_topic("orders")

@@ -37,6 +37,30 @@ def program(jars: Path) -> Program:
     return run
 
 
+@compat("records with key, headers, time and null values")
+@compat("compression: gzip, snappy, lz4, zstd")
+@compat("reading from any offset")
+def test_records_come_back_as_they_were_sent(program: Program, servers: str, topic: str) -> None:
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    found = [f"{2 * n} {codec} 1000 key 1000" for n, codec in enumerate(codecs)]
+    tombstones = [f"{2 * n + 1} {codec} 2000 key null" for n, codec in enumerate(codecs)]
+    both = [line for pair in zip(found, tombstones, strict=True) for line in pair]
+    assert program("Basics", servers, topic, "records") == [*both, "from 7: 7"]
+
+
+@compat("topics: create, grow, delete")
+@compat("configs: describe and change")
+@compat("deleting records")
+def test_topics_and_their_configs_are_looked_after(program: Program, servers: str, topic: str) -> None:
+    assert program("Basics", servers, topic, "admin") == [
+        "partitions 3",
+        "retention.ms 5000",
+        "still there false",
+        "begins at 3",
+        "earliest 3",
+    ]
+
+
 @compat("transactions: commit, abort, read_committed")
 def test_readers_see_what_their_isolation_allows(program: Program, servers: str, topic: str) -> None:
     committed = ["committed 1"] * 3 + ["committed 2"] * 3

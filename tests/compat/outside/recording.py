@@ -19,7 +19,8 @@ PYTHON_CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka")
 FEATURES = (
     "records with key, headers, time and null values",
     "compression: gzip, snappy, lz4, zstd",
-    "acks 0, 1 and all",
+    "acks 1 and all",
+    "acks 0",
     "idempotent producer",
     "reading from any offset",
     "offsets by time, exact to the record",
