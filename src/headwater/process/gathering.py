@@ -285,8 +285,11 @@ class Gathering:
         """Rejected rows with the last pane of windows that have gone, where it is still known."""
         if CLOSED_WINDOWS not in tables:
             return rejected
-        remembered = self._of_keys(tables[CLOSED_WINDOWS], rejected).drop("forget")
-        if isinstance(self.windowing.where, Session):
+        table = tables[CLOSED_WINDOWS]
+        is_merging = self.painter.is_merging
+        remembered = self._of_keys(table, rejected) if is_merging else table.get(rejected.select(self.keys))
+        remembered = remembered.drop("forget")
+        if is_merging:
             by = list(self.windowing.by)
             spans = rejected.select(self.keys).unique()
             how: dict[str, Any] = {"on": by, "nulls_equal": True} if by else {"how": "cross"}
