@@ -166,10 +166,11 @@ def _max(rows: pl.DataFrame, name: str) -> int | None:
 
 
 def _events(rows: pl.DataFrame, packing: Packing) -> pl.DataFrame:
-    """What the kernel sees: a row without an event time only says what time it is."""
-    if packing.hints and packing.event_time is not None:
-        rows = rows.filter(pl.col(packing.event_time).is_not_null())
-    return rows.drop(packing.hints)
+    """What the kernel sees: a row of nothing but nulls only says what time it is."""
+    events = rows.drop(packing.hints)
+    if not packing.hints:
+        return events
+    return events.filter(~pl.all_horizontal(pl.all().is_null()))
 
 
 def _cut(

@@ -43,7 +43,7 @@ class Times:
     `event_time`, `watermark` and `clock` name columns of microseconds since 1970. The watermark is the least of
     all source partitions' highest event times minus `delay`; or, with a column `watermark`, what the rows say in
     it. A partition without rows for `idle_after` holds nothing back. The processing time is the batch's if
-    `processing_time` is set; or, with a column `clock`, what the rows say. A row whose event time is null only
+    `processing_time` is set; or, with a column `clock`, what the rows say. A row of nulls beside these only
     tells the time.
     """
 
