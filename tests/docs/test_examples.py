@@ -1,5 +1,6 @@
 """What the README and the pages show is what happens."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,7 +10,12 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
+from headwater.cli.loading import load_app
+from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
+from headwater.spark.pipeline import Pipeline, PipelineSettings
+from headwater.store.facts import FactStore
+from headwater.store.sqlite import ViewStore
 from headwater.transmit import group_client
 from headwater.transmit.batch import encode_batch
 from headwater.transmit.client import Client
@@ -122,3 +128,24 @@ def test_transcript_of_the_page_holds(tmp_path: Path) -> None:
     )
     (program,) = blocks("docs/how-to/transcripts.md", "python")
     run(f"{program}\n\ntest_orders()", tmp_path)
+
+
+def test_windows_program(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
+    program, _ = blocks("docs/how-to/windows.md", "python")
+    (tmp_path / "shop.py").write_text(program)
+    order = {"product": "tea", "customer": "ada", "amount": 2.5}
+    minutes = (0, 1, 5)
+    orders = [json.dumps({**order, "placed_at": f"2026-01-01T12:{m:02d}:00Z"}).encode() for m in minutes]
+    later = json.dumps({**order, "product": "cocoa", "placed_at": "2026-01-01T13:00:00Z"}).encode()
+    produce(broker.bootstrap_servers, "orders", [*orders, later])
+    store = ViewStore(tmp_path / "views.db")
+    settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=tmp_path, once=True)
+    facts = FactStore(tmp_path / "facts.db")
+    pipeline = Pipeline(load_app(tmp_path / "shop.py"), spark, store, facts, settings, SystemClock())
+    try:
+        pipeline.start()
+        pipeline.run()
+    finally:
+        pipeline.stop()
+    tea = store.rows("sessions", key=["tea"])
+    assert [(row["revenue"], row["buyers"], row["timing"]) for row in tea] == [(7.5, 1, "on_time")]
