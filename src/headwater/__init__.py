@@ -36,7 +36,7 @@ from headwater.process.windowing import ACCUMULATING, DISCARDING, RETRACTING
 from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hopping, Session, Sliding, Tumbling
 
 if TYPE_CHECKING:
-    from headwater.spark.operators import windowed
+    from headwater.spark.operators import correct_clocks, windowed
     from headwater.transmit.embedded import Broker
 
 __version__ = "0.1.0"
@@ -81,11 +81,16 @@ __all__ = [  # in teaching order
     "approx_distinct",
     "approx_quantile",
     "approx_top_k",
+    "correct_clocks",
     "Broker",
 ]
 
 # Spark and the broker are large: whoever needs only one of them does not wait for the other.
-_LATER = {"windowed": "headwater.spark.operators", "Broker": "headwater.transmit.embedded"}
+_LATER = {
+    "windowed": "headwater.spark.operators",
+    "correct_clocks": "headwater.spark.operators",
+    "Broker": "headwater.transmit.embedded",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -131,7 +131,7 @@ def test_transcript_of_the_page_holds(tmp_path: Path) -> None:
 
 
 def test_windows_program(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
-    program, _ = blocks("docs/how-to/windows.md", "python")
+    program, *_ = blocks("docs/how-to/windows.md", "python")
     (tmp_path / "shop.py").write_text(program)
     order = {"product": "tea", "customer": "ada", "amount": 2.5}
     minutes = (0, 1, 5)

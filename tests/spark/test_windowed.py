@@ -145,6 +145,32 @@ def test_batch_gives_what_the_stream_gives_when_it_is_complete(spark: Any) -> No
     assert found == [("cocoa", 1.0, "on_time", 1), ("tea", 7.0, "on_time", 1)]
 
 
+def test_event_times_are_moved_from_the_clocks_of_devices_to_ours(spark: Any) -> None:
+    # A's clock is an hour behind, and the fastest of its rows took two seconds; B's is right.
+    rows = [
+        ("A", "2026-01-01 11:00:00", "2026-01-01 11:00:10", "2026-01-01 12:00:15"),
+        ("A", "2026-01-01 11:01:00", "2026-01-01 11:01:10", "2026-01-01 12:01:12"),
+        ("B", "2026-01-01 12:00:00", "2026-01-01 12:00:00", "2026-01-01 12:00:00"),
+    ]
+    names = ["at", "sent", "received"]
+    events = spark.createDataFrame(rows, ["device", *names])
+    events = events.withColumns({name: events[name].cast("timestamp") for name in names})
+    marked = events.withMetadata("at", {"headwater.eventTime": True})
+    moved = marked.transform(hw.correct_clocks(device="device", sent="sent", received="received"))
+    found = {(r.device, r["at"].strftime("%H:%M:%S"), r.clock_offset) for r in moved.collect()}
+    hour = 3_600_000_000
+    assert found == {
+        ("A", "12:00:02", hour + 2_000_000),
+        ("A", "12:01:02", hour + 2_000_000),
+        ("B", "12:00:00", 0),
+    }
+    per_minute = hw.windowed(what={"n": hw.count()}, where=hw.Tumbling("1 minute"), lateness="1 minute")
+    counts = {r.window.start.strftime("%H:%M"): r.n for r in moved.transform(per_minute).collect()}
+    assert counts == {"12:00": 2, "12:01": 1}
+    with pytest.raises(InvalidError, match="correct_clocks: there is no column 'sender'"):
+        marked.transform(hw.correct_clocks(device="device", sent="sender", received="received"))
+
+
 def test_what_cannot_be_windowed_is_told(spark: Any) -> None:
     rows = spark.createDataFrame([], "product string, window_start long")
     sessions = hw.windowed(what={"n": hw.count()}, where=hw.Session("1 minute"))

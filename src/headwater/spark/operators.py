@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import InvalidError
 from headwater.process.aggregates import Aggregate, Function
+from headwater.process.clocks import ClockKernel, DeviceClocks
 from headwater.process.triggers import Default, Trigger
 from headwater.process.windowed import WindowedKernel
 from headwater.process.windowing import CHANGE, EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
@@ -68,6 +69,36 @@ def windowed(
     if not asked and _is_native(windowing):
         return lambda events: _native(events, windowing)
     return lambda events: _changes(events, windowing)
+
+
+def correct_clocks(
+    *, device: str, sent: str, received: str, memory: str = "1 hour"
+) -> Callable[[DataFrame], DataFrame]:
+    """Move event times from the devices' clocks to ours.
+
+    `sent` is when a row was sent, by the clock of its `device`, as the event time is; `received` is when it came, by
+    ours: the column `timestamp` of a record, say. How far a clock is off is estimated from what came of the device
+    within `memory`, and shown in the column `clock_offset`, in microseconds.
+    """
+
+    def apply(events: DataFrame) -> DataFrame:
+        event = event_time_of(events)
+        clocks = DeviceClocks(device=device, event=event, sent=sent, received=received, memory=memory)
+        missing = [name for name in (device, sent, received) if name not in events.columns]
+        if missing:
+            raise InvalidError(
+                f"correct_clocks: there is no column {', '.join(map(repr, missing))}; the columns are "
+                f"{', '.join(events.columns)}"
+            )
+        names = (event, sent, received)
+        micros = {name: F.unix_micros(F.col(name).cast("timestamp")) for name in names}
+        rows = events.withColumns(micros)
+        kernel = ClockKernel.of(clocks, empty_like(rows.schema).schema)
+        moved = run_kernel(rows, kernel, by=[device], kind="clocks")
+        times = {name: F.timestamp_micros(name) for name in names}
+        return moved.withColumns(times).withMetadata(event, events.schema[event].metadata)
+
+    return apply
 
 
 # -- Spark's own ----------------------------------------------------------------------------------------------

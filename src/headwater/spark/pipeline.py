@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headwater.app import App, Topic, View
 from headwater.clock import Clock
@@ -162,11 +163,18 @@ class Pipeline:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=interval)
+        self._starters[name] = partial(self._launch, writer, mode)
         try:
-            self._queries[name] = writer.start()
+            self._queries[name] = self._starters[name]()
         except PySparkException as error:
             raise InvalidError(f"cannot start view {name!r}: {first_line(error)}") from error
-        self._starters[name] = writer.start
+
+    def _launch(self, writer: DataStreamWriter, mode: str) -> StreamingQuery:
+        # An operator that asks for the time has Spark run batches without data, one after the other. A run that is
+        # to end takes none of them; ours need none, since a watermark moves in the batch that brings it.
+        endless = self._settings.once and mode == APPEND
+        self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not endless).lower())
+        return writer.start()
 
     # -- watching ---------------------------------------------------------------------------------------------
 

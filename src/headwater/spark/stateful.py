@@ -73,13 +73,15 @@ def run_kernel(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     told: Mapping[str, str] = MappingProxyType({}),
     tell_always: bool = False,
+    kind: str = "windowed",
 ) -> DataFrame:
     """What a kernel says of rows, with the state of equal `by` in one place.
 
     The rows of a batch query are all there at once: one step takes them in, the next ends event time.
 
     `told` names columns in which each row says at which `watermark` and `clock` it came, for a kernel behind this
-    one; with `tell_always` there is also a row of nulls from each bucket and batch that only tells these.
+    one; with `tell_always` there is also a row of nulls from each bucket and batch that only tells these. Facts
+    and late rows name the operator by its `kind`.
     """
     needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock))]
     missing = [name for name in needed if name not in rows.columns]
@@ -103,7 +105,7 @@ def run_kernel(
     combined = kernel.combine(raw, Now())
     output = kernel.step(kernel.initial(), combined, Now()).output
     around = current_surroundings()
-    teller = Teller(around.spool, around.name_operator("windowed"), tuple(by))
+    teller = Teller(around.spool, around.name_operator(kind), tuple(by))
     bounded = not rows.isStreaming
     work = Work(
         kernel=kernel,
