@@ -76,9 +76,9 @@ def correct_clocks(
 ) -> Callable[[DataFrame], DataFrame]:
     """Move event times from the devices' clocks to ours.
 
-    `sent` is when a row was sent, by the clock of its `device`, as the event time is; `received` is when it came, by
-    ours: the column `timestamp` of a record, say. How far a clock is off is estimated from what came of the device
-    within `memory`, and shown in the column `clock_offset`, in microseconds.
+    `sent` is when a row was sent, by the clock of its `device`, as the event time is; `received` is when it came,
+    by ours. How far a clock is off is estimated from what came of the device within `memory`, and shown in the column
+    `clock_offset`, in microseconds.
     """
 
     def apply(events: DataFrame) -> DataFrame:
