@@ -77,8 +77,8 @@ def correct_clocks(
     """Move event times from the devices' clocks to ours.
 
     `sent` is when a row was sent, by the clock of its `device`, as the event time is; `received` is when it came,
-    by ours. How far a clock is off is estimated from what came of the device within `memory`, and shown in the column
-    `clock_offset`, in microseconds.
+    by ours. How far a clock is off is estimated from what came of the device within `memory`, and is shown in the
+    column `clock_offset`, in microseconds.
     """
 
     def apply(events: DataFrame) -> DataFrame:
