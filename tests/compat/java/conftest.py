@@ -15,6 +15,8 @@ from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
 
 VERSIONS = ("3.9.2", "4.3.1")
+EVERY_VERSION = "HEADWATER_EVERY_VERSION" in os.environ
+"""Set by `./dev compat java`; a whole run of the tests has no time for it."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headwater"
 MAVEN_WAIT_S = 600
 POM = (
@@ -25,7 +27,17 @@ POM = (
 MISSING = [program for program in ("java", "mvn") if shutil.which(program) is None]
 
 
-@pytest.fixture(scope="session", params=VERSIONS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Kafka's tools are run in all versions, our slow programs in the newest, unless all are asked for."""
+    if "version" not in metafunc.fixturenames:
+        return
+    if any(mark.args[0] == "version" for mark in metafunc.definition.iter_markers("parametrize")):
+        return
+    are_all = EVERY_VERSION or metafunc.module.__name__.endswith("test_java_clients")
+    metafunc.parametrize("version", VERSIONS if are_all else VERSIONS[-1:], indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def version(request: pytest.FixtureRequest) -> str:
     """The version of Kafka's jars."""
     return str(request.param)
