@@ -3,14 +3,14 @@
 ./dev bench state [--keys 1000,100000] [--events N] [--kinds sum,window] [--rounds N] [--bare] [--per-key]
                   [--flink [PYTHON]] [--write]
 
-A running sum (one window for all time, a pane for every batch) and a tumbling window (a pane when the watermark has
-passed it) over string keys. Each query first takes large micro-batches that fill the state, then small ones of
+A running sum (one window for all time, a pane in every batch) and a tumbling window (a pane when the watermark is
+past it) over string keys. Each query first takes large micro-batches that fill the state, then small ones of
 10,000 rows over the state that is there; sides take turns, and only ratios within one run mean anything. On a
 machine that does other things too, compare the seconds of processor time.
 
 `--bare` adds the least that a kernel has to do. Per-key transformWithState is slow: it gets a hundredth of the
 events. Flink is installed from PyPI below ~/.cache/headwater unless PYTHON has it; its rows come from its own
-generator, and only the large part can be compared. `--write` puts it into docs/benchmarks/state.md, in the place of
+generator, and only the large part can be compared. `--write` puts it into docs/benchmarks/state.md, in place of
 what was measured of the same keys before.
 """
 

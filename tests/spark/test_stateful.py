@@ -21,7 +21,7 @@ from pyspark.sql.functions import col
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Now, State, Step
 from headwater.process.table import Table
-from headwater.spark.packing import bucket_labels, murmur3
+from headwater.spark.packing import NO_TIME, bucket_labels, murmur3
 from headwater.spark.stateful import Limits, Times, run_kernel
 
 # Workers cannot import this module.
@@ -255,18 +255,19 @@ def test_a_lagging_partition_holds_the_watermark_and_an_idle_one_does_not() -> N
     @dataclass
     class Told:
         source: int
-        high: int | None
-        watermark: int | None = None
+        high: int
+        watermark: int = NO_TIME
+        clock: int = NO_TIME
 
     times = Times(event_time="at", delay=10, idle_after=100)
     notes: dict[str, Any] = {}
-    notes["watermark"] = advance(notes, [Told(0, 500), Told(1, 50)], times, 0)  # type: ignore[list-item]
+    notes["watermark"] = advance(notes, [Told(0, 500), Told(1, 50)], times, 0)
     assert notes["watermark"] == 40
-    notes["watermark"] = advance(notes, [Told(0, 600), Told(1, None)], times, 99)  # type: ignore[list-item]
+    notes["watermark"] = advance(notes, [Told(0, 600), Told(1, NO_TIME)], times, 99)
     assert notes["watermark"] == 40
-    notes["watermark"] = advance(notes, [Told(0, 600)], times, 100)  # type: ignore[list-item]
+    notes["watermark"] = advance(notes, [Told(0, 600)], times, 100)
     assert notes["watermark"] == 590
-    notes["watermark"] = advance(notes, [Told(1, 60)], times, 120)  # type: ignore[list-item]
+    notes["watermark"] = advance(notes, [Told(1, 60)], times, 120)
     assert notes["watermark"] == 590
 
 

@@ -249,12 +249,15 @@ class Table:
     def put(self, rows: pl.DataFrame) -> Self:
         """With these rows, each in the place of the one that had its key.
 
-        Rows that come with `_hash` among their columns, as `meet` gave it, are in its order.
+        Where rows come with their hashes, as `meet` gave them, these need not be made again.
         """
         if not rows.height:
             return self
         if HASH in rows.columns and not self.fresh.height:
             hashes = rows.get_column(HASH).rechunk().to_numpy()
+            if (hashes[1:] < hashes[:-1]).any():
+                rows = rows.sort(HASH)
+                hashes = rows.get_column(HASH).to_numpy()
             fresh = self._typed(rows.select(self._columns)).with_columns(pl.lit(False).alias(GONE))
             return type(self)(self.key, self.by, fresh, self.runs, hashes)
         rows = self._typed(rows.select(self._columns)).with_columns(pl.lit(False).alias(GONE))

@@ -43,9 +43,12 @@ def slices(frame: pl.DataFrame, rows_max: int) -> Iterator[pl.DataFrame]:
 
 
 def concat(frames: Sequence[pl.DataFrame], otherwise: pl.DataFrame) -> pl.DataFrame:
-    """All rows in one frame; `otherwise` if there are none."""
+    """All rows in one frame, with nulls in columns that only some have; `otherwise` if there are none."""
     some = [frame for frame in frames if frame.height]
-    return pl.concat(some) if len(some) > 1 else some[0] if some else otherwise
+    if len(some) < 2:
+        return some[0] if some else otherwise
+    same = all(frame.schema == some[0].schema for frame in some)
+    return pl.concat(some, how="vertical" if same else "diagonal")
 
 
 def empty_like(schema: StructType) -> pl.DataFrame:

@@ -9,6 +9,7 @@ A task's rows reach a bucket in the order of `seq`, so that a batch that is run 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -38,6 +39,12 @@ _PACKED = pa.schema(
 STATISTICS = -1
 """The `seq` of the row that carries no rows."""
 
+NO_TIME = -(2**63)
+"""In the columns of times, where pandas would make floats of a column with nulls."""
+
+BUCKETS, BUCKETS_MAX = 8, 64
+"""How many there are where Spark does not say how many partitions it has, and at most."""
+
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -47,7 +54,7 @@ class Packing:
 
     kernel: Kernel
     by: tuple[str, ...]
-    buckets: int
+    buckets: int | None
     rows_max: int
     shared: Shared
     event_time: str | None = None
@@ -62,11 +69,11 @@ class Packing:
 
 def pack(packing: Packing) -> Callable[[Batches], Batches]:
     """Make the function for `mapInArrow`."""
-    labels = bucket_labels(packing.buckets)
 
     def cut(batches: Batches) -> Batches:
         task = TaskContext.get()
         assert task is not None
+        labels = bucket_labels(buckets_of(task, packing.buckets))
         source = task.partitionId()
         watermark = packing.shared.watermark_before(_batch_of(task))
         highs: list[dict[str, int | None]] = []
@@ -76,6 +83,18 @@ def pack(packing: Packing) -> Callable[[Batches], Batches]:
         yield _statistics(highs, labels, source)
 
     return cut
+
+
+def buckets_of(task: TaskContext | None, asked: int | None) -> int:
+    """How many buckets there are: as asked, or one for each partition of Spark's shuffle.
+
+    Spark tells its tasks the number of partitions, and keeps to that of the first batch whatever a later session
+    says. So a computation may go on where there are more cores than before.
+    """
+    if asked is not None:
+        return asked
+    partitions = None if task is None else task.getLocalProperty("spark.sql.shuffle.partitions")
+    return BUCKETS if partitions is None else max(1, min(int(partitions), BUCKETS_MAX))
 
 
 def unpack(schema: pa.Schema, told: Mapping[str, str]) -> Callable[[Batches], Batches]:
@@ -104,6 +123,7 @@ def unpack(schema: pa.Schema, told: Mapping[str, str]) -> Callable[[Batches], Ba
     return open_up
 
 
+@cache
 def bucket_labels(buckets: int) -> list[int]:
     """A number for each bucket that Spark's hash spreads evenly.
 
@@ -179,13 +199,15 @@ def _cut(
     """One value for each bucket that has rows."""
     if watermark is not None:
         rows = packing.kernel.combine(rows, Now(watermark=watermark))
-    numbers = (key_hash(rows, packing.by) % np.uint64(packing.buckets)).astype(np.int32)
+    buckets = len(labels)
+    # Of so small numbers a stable sort goes by counting.
+    numbers = (key_hash(rows, packing.by) % np.uint64(buckets)).astype(np.uint8)
     order = np.argsort(numbers, kind="stable")
-    table = to_arrow(rows[order])
-    ends = np.cumsum(np.bincount(numbers, minlength=packing.buckets))
+    table = to_arrow(rows[order].rechunk())
+    ends = np.cumsum(np.bincount(numbers, minlength=buckets))
     starts = np.concatenate([[0], ends[:-1]])
-    full = [number for number in range(packing.buckets) if ends[number] > starts[number]]
-    payloads = [to_bytes(table.slice(starts[n], ends[n] - starts[n]).combine_chunks()) for n in full]
+    full = [number for number in range(buckets) if ends[number] > starts[number]]
+    payloads = [to_bytes(table.slice(starts[n], ends[n] - starts[n])) for n in full]
     return _packed([labels[n] for n in full], source, seq, {}, payloads)
 
 
@@ -211,8 +233,12 @@ def _packed(
             pa.array(labels, pa.int32()),
             pa.array([source] * count, pa.int32()),
             pa.array([seq] * count, pa.int32()),
-            *(pa.array([times.get(name)] * count, pa.int64()) for name in ("high", "watermark", "clock")),
+            *(pa.array([_known(times.get(name))] * count, pa.int64()) for name in ("high", "watermark", "clock")),
             pa.array(values, pa.binary()),
         ],
         schema=_PACKED,
     )
+
+
+def _known(time: int | None) -> int:
+    return NO_TIME if time is None else time
