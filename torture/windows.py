@@ -80,11 +80,11 @@ class Report:
     panes: int
 
 
-def run(seed: int) -> Report:
+def run(seed: int, batches_max: int = BATCHES) -> Report:
     """One run; raises if the changes do not add up to what they must."""
     chance = random.Random(seed)
     where, when = chance.choice(WINDOWS), chance.choice(TRIGGERS)
-    batches = [_batch(chance, number) for number in range(BATCHES)]
+    batches = [_batch(chance, number) for number in range(batches_max)]
     with tempfile.TemporaryDirectory(prefix="torture-") as name:
         folder = Path(name)
         _write(folder, [*batches, [("the end", 0, END)]])

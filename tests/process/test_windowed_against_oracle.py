@@ -122,8 +122,7 @@ def late_of(late: pl.DataFrame | None) -> list[tuple[Any, ...]]:
 
 
 def run(windowing: Windowing, schema: pl.Schema, steps: Any, combining: bool, sealing: bool = False) -> None:
-    """`combining` has rows combined before the step, in two parts, and `sealing` has all state in runs, as Spark has
-    them."""
+    """With `combining`, rows are combined before the step, in two parts; with `sealing`, all state is in runs."""
     kernel, oracle = WindowedKernel.of(windowing, schema), Oracle(windowing, "_change" in schema)
     state, watermark, clock = kernel.initial(), 0, 0
     for number, (rows, more, ticks, with_rows_last) in enumerate(steps):

@@ -2,7 +2,8 @@
 
 Spark's shuffle handles rows one by one; here it handles a few large values. A key's bucket is its hash modulo the
 number of buckets, and both are fixed with the first checkpoint. Every task sends a last row to every bucket, with
-the highest event time it saw. So each bucket is called in every batch that has tasks and knows what all know.
+the highest and the lowest event time it saw. So each bucket is called in every batch that has tasks and knows what
+all know.
 
 A task's rows reach a bucket in the order of `seq`, so that a batch that is run again gives the same result.
 """
@@ -10,6 +11,7 @@ A task's rows reach a bucket in the order of `seq`, so that a batch that is run 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,10 +20,10 @@ from pyspark import TaskContext
 
 from headwater.process.kernel import Kernel, Now
 from headwater.process.table import key_hash
-from headwater.spark.frames import concat, from_arrow, to_arrow, to_bytes
+from headwater.spark.frames import from_arrow, in_pieces, slices, to_arrow, to_bytes
 from headwater.spark.local import Shared
 
-PACKED = "bucket int, source int, seq int, high long, watermark long, clock long, payload binary"
+PACKED = "bucket int, source int, seq int, high long, low long, watermark long, clock long, payload binary"
 RESULT = "watermark long, clock long, payload binary"
 
 _PACKED = pa.schema(
@@ -30,6 +32,7 @@ _PACKED = pa.schema(
         ("source", pa.int32()),
         ("seq", pa.int32()),
         ("high", pa.int64()),
+        ("low", pa.int64()),
         ("watermark", pa.int64()),
         ("clock", pa.int64()),
         ("payload", pa.binary()),
@@ -44,6 +47,8 @@ NO_TIME = -(2**63)
 
 BUCKETS, BUCKETS_MAX = 8, 64
 """How many there are where Spark does not say how many partitions it has, and at most."""
+
+_TIMES = ("high", "low", "watermark", "clock")
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -162,27 +167,23 @@ def _batch_of(task: TaskContext) -> int:
 
 
 def _gather(batches: Batches, rows_max: int) -> Iterator[pl.DataFrame]:
-    """Spark's batches in larger pieces: combining and packing pay off with length."""
-    waiting: list[pl.DataFrame] = []
-    rows = 0
-    for batch in batches:
-        waiting.append(from_arrow(batch))
-        rows += batch.num_rows
-        if rows >= rows_max:
-            yield concat(waiting, waiting[0])
-            waiting, rows = [], 0
-    if rows:
-        yield concat(waiting, waiting[0])
+    """Spark's batches in larger pieces: combining and packing pay off with length, which is bounded."""
+    pieces = (piece for batch in batches for piece in slices(from_arrow(batch), rows_max))
+    return in_pieces(pieces, rows_max)
 
 
 def _times(rows: pl.DataFrame, packing: Packing) -> dict[str, int | None]:
     named = {"high": packing.event_time, "watermark": packing.watermark, "clock": packing.clock}
-    return {what: _max(rows, name) for what, name in named.items() if name is not None}
+    times = {
+        what: _int(rows.get_column(name).to_physical().max()) for what, name in named.items() if name is not None
+    }
+    if packing.event_time is not None:
+        times["low"] = _int(rows.get_column(packing.event_time).to_physical().min())
+    return times
 
 
-def _max(rows: pl.DataFrame, name: str) -> int | None:
-    value = rows.get_column(name).to_physical().max()
-    return None if value is None else int(value)  # type: ignore[arg-type]
+def _int(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _events(rows: pl.DataFrame, packing: Packing) -> pl.DataFrame:
@@ -213,9 +214,9 @@ def _cut(
 
 def _statistics(highs: Sequence[dict[str, int | None]], labels: Sequence[int], source: int) -> pa.RecordBatch:
     times: dict[str, int | None] = {}
-    for name in ("high", "watermark", "clock"):
+    for name in _TIMES:
         known = [value for some in highs if (value := some.get(name)) is not None]
-        times[name] = max(known) if known else None
+        times[name] = (min if name == "low" else max)(known) if known else None
     return _packed(labels, source, STATISTICS, times, [None] * len(labels))
 
 
@@ -233,7 +234,7 @@ def _packed(
             pa.array(labels, pa.int32()),
             pa.array([source] * count, pa.int32()),
             pa.array([seq] * count, pa.int32()),
-            *(pa.array([_known(times.get(name))] * count, pa.int64()) for name in ("high", "watermark", "clock")),
+            *(pa.array([_known(times.get(name))] * count, pa.int64()) for name in _TIMES),
             pa.array(values, pa.binary()),
         ],
         schema=_PACKED,

@@ -27,8 +27,8 @@ from pyspark.sql.types import BinaryType, BooleanType, DataType, LongType, Numer
 
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
-from headwater.process.watermarks import BoundedDisorder, PartitionMark, Watermarks
-from headwater.spark.frames import concat, empty_like, from_bytes, slices, spark_schema
+from headwater.process.watermarks import BoundedDisorder, Estimate, PartitionMark, Watermarks
+from headwater.spark.frames import empty_like, from_bytes, in_pieces, slices, spark_schema
 from headwater.spark.local import Shared
 from headwater.spark.packing import NO_TIME, PACKED, RESULT, STATISTICS, Packing, buckets_of, pack, unpack
 from headwater.spark.results import Shape
@@ -45,14 +45,15 @@ class Times:
     """Where a kernel's times come from.
 
     `event_time`, `watermark` and `clock` name columns of microseconds since 1970. The watermark is the least of
-    all source partitions' highest event times minus `delay`; or, with a column `watermark`, what the rows say in
-    it. A partition without rows for `idle_after` holds nothing back. The processing time is the batch's if
-    `processing_time` is set; or, with a column `clock`, what the rows say. A row of nulls beside these only
-    tells the time.
+    all source partitions' highest event times minus `delay`, or of what `estimate` makes of their times; or, with
+    a column `watermark`, what the rows say in it. A partition without rows for `idle_after` holds nothing back.
+    The processing time is the batch's if `processing_time` is set; or, with a column `clock`, what the rows say. A
+    row of nulls beside these only tells the time.
     """
 
     event_time: str | None = None
     delay: int = 0
+    estimate: Estimate | None = None
     idle_after: int | None = None
     processing_time: bool = False
     watermark: str | None = None
@@ -163,6 +164,7 @@ class Told(Protocol):
 
     source: int
     high: int
+    low: int
     watermark: int
     clock: int
 
@@ -267,19 +269,16 @@ class KernelProcessor(StatefulProcessor):
 
     def _pieces(self, payloads: Sequence[bytes], now: Now) -> Iterator[pl.DataFrame]:
         """The rows in pieces of bounded length, all combined."""
-        waiting: list[pl.DataFrame] = []
-        rows = 0
-        for payload in payloads:
-            frame = from_bytes(payload)
-            # What came from a machine that did not know the watermark has not been combined.
-            is_raw = frame.schema == self._work.raw and frame.schema != self._work.nothing.schema
-            waiting.append(self._kernel.combine(frame, now) if is_raw else frame)
-            rows += waiting[-1].height
-            if rows >= self._work.limits.step_rows:
-                yield concat(waiting, self._work.nothing)
-                waiting, rows = [], 0
-        if rows:
-            yield concat(waiting, self._work.nothing)
+        return in_pieces((self._combined(from_bytes(payload), now) for payload in payloads), self._step_rows)
+
+    @property
+    def _step_rows(self) -> int:
+        return max(self._work.limits.step_rows, self._work.limits.payload_rows)
+
+    def _combined(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        # What came from a machine that did not know the watermark has not been combined.
+        is_raw = rows.schema == self._work.raw and rows.schema != self._work.nothing.schema
+        return self._kernel.combine(rows, now) if is_raw else rows
 
     def _results(self, output: pl.DataFrame, now: Now) -> Iterator[pd.DataFrame]:
         for piece in slices(output, self._work.limits.payload_rows):
@@ -314,13 +313,15 @@ def advance(notes: dict[str, Any], told: Sequence[Told], times: Times, clock: in
     """The watermark after a batch, from what was noted of the source partitions and what they say now."""
     idle_after = None if times.idle_after is None else f"{times.idle_after} microseconds"
     is_told = times.watermark is not None
+    bounded = BoundedDisorder(f"{times.delay} microseconds" if times.delay and not is_told else None)
     marks = Watermarks(
-        estimate=BoundedDisorder(f"{times.delay} microseconds" if times.delay and not is_told else None),
+        estimate=bounded if is_told or times.estimate is None else times.estimate,
         idle_after=idle_after,
         partitions={name: PartitionMark(**mark) for name, mark in notes.get("sources", {}).items()},
         watermark=int(notes.get("watermark", BEGINNING)),
     )
     latest = {str(row.source): int(row.watermark if is_told else row.high) for row in told}
-    marks = marks.observe({name: time for name, time in latest.items() if time != NO_TIME}, clock)
+    latest = {name: time for name, time in latest.items() if time != NO_TIME}
+    marks = marks.observe(latest, clock, {str(row.source): int(row.low) for row in told})
     notes["sources"] = {name: asdict(mark) for name, mark in marks.partitions.items()}
     return marks.watermark
