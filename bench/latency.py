@@ -5,8 +5,8 @@
 Events carry the time at which they were appended; a view keeps the newest of each of a hundred keys, and a reader
 that looks at it all the time says how old the newest is when it appears. Stateless: the event itself. Stateful:
 the maximum in a one-minute window. The peer reads the same topic with the Kafka connector and leaves its results
-in memory, with no store behind it, so it is a floor and no rival. Its trigger is as fast as it can. `--write` writes
-docs/benchmarks/latency.md.
+in memory, with no store behind it, so it is a floor and no rival. Its trigger is as fast as it can.
+`--write` writes docs/benchmarks/latency.md.
 """
 
 import argparse
@@ -183,8 +183,9 @@ def main() -> None:
                     )
                     kind = "stateful" if stateful else "stateless"
                     for name, at in (("p50", 49), ("p99", 98)):
+                        ratio = us[at] / them[at]
                         lines.append(
-                            f"| {kind} | {rate:,} | {name} | {us[at]:.2f} | {them[at]:.2f} | {us[at] / them[at]:.2f} |"
+                            f"| {kind} | {rate:,} | {name} | {us[at]:.2f} | {them[at]:.2f} | {ratio:.2f} |"
                         )
                         print(lines[-1], flush=True)
         finally:
@@ -195,11 +196,11 @@ def main() -> None:
 
 INTRODUCTION = """# From an append to a visible result
 
-By `./dev bench latency` on {machine}. Events carry the time at which they were appended; how old they are when a reader
-of the view first sees them. *Stateless* shows the newest event of each of a hundred keys, *stateful* the maximum in a
-window of a minute. Ours goes through the app's pipeline into SQLite, in a transaction with its position. The other side
-reads the same topic by Spark's Kafka connector and leaves its results in memory, with no store behind it: it is a
-floor, not a rival. A ratio of 1 would be as fast as that floor.
+By `./dev bench latency` on {machine}. Events carry the time at which they were appended; how old they are when
+a reader of the view first sees them. *Stateless* shows the newest event of each of a hundred keys, *stateful*
+the maximum in a window of a minute. Ours goes through the app's pipeline into SQLite, in a transaction with its
+position. The other side reads the same topic by Spark's Kafka connector and leaves its results in memory, with
+no store behind it: it is a floor, not a rival. A ratio of 1 would be as fast as that floor.
 """
 
 

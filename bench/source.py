@@ -82,10 +82,10 @@ def main() -> None:
 
 INTRODUCTION = """# From the log into Spark
 
-By `./dev bench source` on {machine}. A topic of two million records of 100 B, or a quarter of that of 1000 B, is read
-as a stream in four micro-batches whose rows are dropped: by `format("headwater")`, which is Python, and by Spark's Kafka
-connector, which is Java, from the same broker in the same session, in turns; medians of three rounds after one to warm
-up. The goal is 0.7 of the connector.
+By `./dev bench source` on {machine}. A topic of two million records of 100 B, or a quarter of that of 1000 B,
+is read as a stream in four micro-batches whose rows are dropped: by `format("headwater")`, which is Python, and
+by Spark's Kafka connector, which is Java, from the same broker in the same session, in turns; medians of three
+rounds after one to warm up. The goal is 0.7 of the connector.
 """
 
 
