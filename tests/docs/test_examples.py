@@ -4,12 +4,14 @@ import json
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
+import headwater
 from headwater.cli.loading import load_app
 from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
@@ -149,3 +151,14 @@ def test_windows_program(spark: Any, broker: Broker, produce: Any, tmp_path: Pat
         pipeline.stop()
     tea = store.rows("sessions", key=["tea"])
     assert [(row["revenue"], row["buyers"], row["timing"]) for row in tea] == [(7.5, 1, "on_time")]
+
+
+def test_windows_of_sparks_own_and_a_watermark_by_a_function(spark: Any) -> None:
+    names: dict[str, Any] = {"hw": headwater, "app": headwater.App("shop")}
+    found = [text for text in blocks("docs/how-to/windows.md", "python") if "stddev" in text or "settled" in text]
+    assert len(found) == 2
+    for text in found:
+        exec(text, names)
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    seen = headwater.Observed(partition="0", highest=moment, lowest=moment, latest=moment, watermark=None)
+    assert names["orders"].watermark(seen) == moment - timedelta(minutes=10)
