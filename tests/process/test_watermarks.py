@@ -1,7 +1,7 @@
 """Watermarks per partition, and partitions that are idle."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidError
@@ -55,7 +55,6 @@ def test_an_estimate_beyond_the_latest_event_is_refused() -> None:
         Watermarks(lambda latest, _now: latest + 1).observe({"a": 100}, now=0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 100), st.integers(0, 20)), max_size=30))
 def test_the_watermark_never_falls_and_never_passes_an_active_partition(steps: list[tuple[str, int, int]]) -> None:
     marks, now = Watermarks(BoundedDisorder("3 microseconds"), idle_after="30 microseconds"), 0

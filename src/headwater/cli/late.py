@@ -19,10 +19,11 @@ def list_late(data: DataOption = DATA, output: OutputOption = OutputFormat.TEXT)
     """
     store = open_store(data)
     counts = store.late_counts()
-    views = [(shape.name, *counts.get(shape.name, (0, 0))) for shape in store.views()]
+    names = sorted({shape.name for shape in store.views()} | set(counts))
+    views = [(name, *counts.get(name, (0, 0))) for name in names]
     if output is OutputFormat.JSON:
-        names = ("view", "lateRows", "lateRowsWaiting")
-        print_json({"views": [dict(zip(names, view, strict=True)) for view in views]})
+        fields = ("view", "lateRows", "lateRowsWaiting")
+        print_json({"views": [dict(zip(fields, view, strict=True)) for view in views]})
     else:
         print_table(["view", "late rows", "not reprocessed"], views)
 

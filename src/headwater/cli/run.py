@@ -42,10 +42,12 @@ def run(
     )
     app = load_app(file, name)
     with stopping_politely(), running(app, settings, lambda text: print(text, flush=True)) as it:
-        views = ", ".join(view.name for view in app.views)
-        print(f"running {app.name}: {views}" + ("" if once else "; Ctrl-C ends it"), flush=True)
+        queries = ", ".join(query.name for query in app.queries)
+        print(f"running {app.name}: {queries}" + ("" if once else "; Ctrl-C ends it"), flush=True)
         it.pipeline.run()
         for view in app.views:
             print(f"view {view.name}: {it.store.count(view.name)} rows")
+        for delivery in app.deliveries:
+            print(f"sink {delivery.name}: {it.pipeline.rows_read()[delivery.name]} records read")
         for letters, count in it.store.counters().items():
             print(f"{letters}: {count} records did not fit")

@@ -1,4 +1,4 @@
-"""A view's DataFrame: its topics are read, its function (the user's) is called, and what is wrong in it is told.
+"""A query's DataFrame: its topics are read, its function (the user's) is called, and what is wrong in it is told.
 
 The same function makes a stream or, for a computation over all that is in the log, a bounded DataFrame.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headwater.app import Topic, View
+from headwater.app import Query, Topic
 from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.offsets import BOOTSTRAP
 from headwater.spark.rows import good_rows
@@ -45,25 +45,24 @@ def _register_source(spark: SparkSession) -> None:
     spark.dataSource.register(HeadwaterSource)
 
 
-def call_view(view: View, read: Callable[[Topic], DataFrame]) -> DataFrame:
-    """Call the view's function; what is wrong in it is told as the user's mistake, with the view's name."""
+def call_function(query: Query, read: Callable[[Topic], DataFrame]) -> DataFrame:
+    """Call the query's function; what is wrong in it is told as the user's mistake, with the query's name."""
+    attempt = f"cannot build {query.kind} {query.name!r}"
     try:
-        rows = view.function(*(good_rows(read(topic), topic) for topic in view.topics))
+        rows = query.function(*(good_rows(read(topic), topic) for topic in query.topics))
     except HeadwaterError as error:
-        raise InvalidError(f"cannot build view {view.name!r}: {error}", hint=error.hint) from error
+        raise InvalidError(f"{attempt}: {error}", hint=error.hint) from error
     except PySparkException as error:
-        raise InvalidError(f"cannot build view {view.name!r}: {first_line(error)}") from error
+        raise InvalidError(f"{attempt}: {first_line(error)}") from error
     except Exception as error:
-        raise InvalidError(
-            f"cannot build view {view.name!r}: {type(error).__name__}: {error} ({_line_of(view, error)})"
-        ) from error
+        raise InvalidError(f"{attempt}: {type(error).__name__}: {error} ({_line_of(query, error)})") from error
     if not isinstance(rows, DataFrame):
-        raise InvalidError(f"cannot build view {view.name!r}: its function must return a streaming DataFrame")
-    missing = [name for name in view.key if name not in rows.columns]
+        raise InvalidError(f"{attempt}: its function must return a streaming DataFrame")
+    missing = [name for name in query.key if name not in rows.columns]
     if missing:
         raise InvalidError(
-            f"cannot build view {view.name!r}: key column {', '.join(map(repr, missing))} is not in its "
-            f"result, which has: {', '.join(rows.columns)}"
+            f"{attempt}: key column {', '.join(map(repr, missing))} is not in its result, "
+            f"which has: {', '.join(rows.columns)}"
         )
     return rows
 
@@ -74,12 +73,13 @@ def first_line(error: PySparkException) -> str:
     return message.strip().splitlines()[0]
 
 
-def _line_of(view: View, error: BaseException) -> str:
+def _line_of(query: Query, error: BaseException) -> str:
     """Where in the user's function it happened."""
-    line = view.function.__code__.co_firstlineno
+    code = query.function.__code__
+    line = code.co_firstlineno
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == view.function.__code__.co_filename:
+        if trace.tb_frame.f_code.co_filename == code.co_filename:
             line = trace.tb_lineno
         trace = trace.tb_next
-    return f"{Path(view.function.__code__.co_filename).name}, line {line}"
+    return f"{Path(code.co_filename).name}, line {line}"

@@ -1,4 +1,4 @@
-"""Runs an app on Spark: a query for each view and one for each topic's dead letters.
+"""Runs an app on Spark: a query for each view and each sink, and one for each topic's dead letters.
 
 Everything a query needs to go on after a crash is below the app's data directory: its checkpoint
 (`checkpoints/<query>`) and the store with its results.
@@ -14,20 +14,22 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructField, StructType
 
-from headwater.app import App, Topic, View
+from headwater.app import App, Delivery, Query, Topic, View
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, InvalidError, UnavailableError
 from headwater.process.windowing import CHANGE
 from headwater.record import TopicPartition
-from headwater.spark.building import call_view, first_line, read_stream
+from headwater.sink import Stream
+from headwater.spark.building import call_function, first_line, read_stream
 from headwater.spark.failures import Failure, Retries, read_failure
 from headwater.spark.offsets import from_json
-from headwater.spark.operators import WATERMARK
 from headwater.spark.rows import bad_records
-from headwater.spark.sink import BatchFunction, dead_letter_sink, view_sink
+from headwater.spark.sink import BESIDE_ROWS, BatchFunction, DeliverySink, dead_letter_sink, view_sink
 from headwater.spark.spool import Spool
 from headwater.spark.surroundings import surroundings
 from headwater.store.columns import Column
@@ -76,6 +78,7 @@ class Pipeline:
         self._starters: dict[str, Callable[[], StreamingQuery]] = {}
         self._retries = Retries()
         self._due: dict[str, float] = {}
+        self._sinks: list[DeliverySink] = []
         self._noted: dict[str, Any] = {}
         self._read_before: dict[str, int] = {}
         """Rows read by queries that failed and have a successor."""
@@ -83,12 +86,16 @@ class Pipeline:
     def start(self) -> None:
         """Check every view, then start every query; nothing is started if anything is wrong."""
         views = [(view, *self._build(view)) for view in self._app.views]
+        deliveries = [(delivery, *self._build(delivery)) for delivery in self._app.deliveries]
         misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
         for view, rows, _ in views:
             self._store.declare(_shape(view, rows))
+        self._sinks = [self._open_sink(delivery, rows) for delivery, rows, _ in deliveries]
         for view, rows, mode in views:
             sink = view_sink(self._store, view, self._spool(view), self._note_operators)
             self._start(view.name, rows, sink, VIEW_TRIGGER, mode)
+        for (delivery, rows, mode), outside in zip(deliveries, self._sinks, strict=True):
+            self._start(delivery.name, rows, outside, VIEW_TRIGGER, mode)
         for topic, records in misfits:
             sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, self._clock)
             self._start(topic.dead_letters, records, sink, DEAD_LETTER_TRIGGER)
@@ -125,6 +132,8 @@ class Pipeline:
             query.stop()
             if was_active:
                 self._facts.add(name, {"state": "stopped"}, at_ms=self._clock.now_ms())
+        for sink in self._sinks:
+            sink.close()
 
     def rows_read(self) -> dict[str, int]:
         """How many records each query has read since the start."""
@@ -135,20 +144,35 @@ class Pipeline:
     def _records(self, topic: Topic, *, every_partition: bool = False) -> DataFrame:
         return read_stream(self._spark, topic, self._settings.bootstrap_servers, every_partition=every_partition)
 
-    def _spool(self, view: View) -> Spool:
-        return Spool(str(self._settings.data / "spool" / view.name))
+    def _spool(self, query: Query) -> Spool:
+        return Spool(str(self._settings.data / "spool" / query.name))
 
-    def _build(self, view: View) -> tuple[DataFrame, str]:
-        """What the view's function makes, with the output mode it needs."""
-        spool = self._spool(view)
+    def _open_sink(self, delivery: Delivery, rows: DataFrame) -> DeliverySink:
+        fields = [StructField(f.name, f.dataType) for f in rows.schema.fields if f.name not in BESIDE_ROWS]
+        stream = Stream(
+            query=f"{self._app.name}.{delivery.name}",
+            schema=to_arrow_schema(StructType(fields), timezone="UTC"),
+            key=delivery.key,
+            changes=CHANGE in rows.columns,
+            servers=self._settings.bootstrap_servers,
+        )
+        sink = DeliverySink(delivery, stream, self._store, self._spool(delivery), self._note_operators)
+        sink.open()
+        return sink
+
+    def _build(self, query: Query) -> tuple[DataFrame, str]:
+        """What the query's function makes, with the output mode it needs."""
+        spool = self._spool(query)
         with surroundings(spool) as around:
-            rows, mode = call_view(view, self._records), UPDATE
+            rows, mode = call_function(query, self._records), UPDATE
         if around.operators:
             # Now it is known that there are operators with a watermark, which want to see every partition.
             with surroundings(spool):
-                rows, mode = call_view(view, partial(self._records, every_partition=True)), APPEND
+                rows, mode = call_function(query, partial(self._records, every_partition=True)), APPEND
         if not rows.isStreaming:
-            raise InvalidError(f"cannot build view {view.name!r}: its function must return a streaming DataFrame")
+            raise InvalidError(
+                f"cannot build {query.kind} {query.name!r}: its function must return a streaming DataFrame"
+            )
         return rows, mode
 
     def _start(self, name: str, rows: DataFrame, sink: BatchFunction, interval: str, mode: str = UPDATE) -> None:
@@ -167,7 +191,7 @@ class Pipeline:
         try:
             self._queries[name] = self._starters[name]()
         except PySparkException as error:
-            raise InvalidError(f"cannot start view {name!r}: {first_line(error)}") from error
+            raise InvalidError(f"cannot start query {name!r}: {first_line(error)}") from error
 
     def _launch(self, writer: DataStreamWriter, mode: str) -> StreamingQuery:
         # An operator that asks for the time has Spark run batches without data, one after the other. A run that is
@@ -244,9 +268,7 @@ def _shape(view: View, rows: DataFrame) -> ViewShape:
         name=view.name,
         key=view.key,
         columns=tuple(
-            Column(f.name, f.dataType.simpleString())
-            for f in rows.schema.fields
-            if f.name not in (CHANGE, WATERMARK)
+            Column(f.name, f.dataType.simpleString()) for f in rows.schema.fields if f.name not in BESIDE_ROWS
         ),
     )
 

@@ -179,6 +179,18 @@ class ViewStore:
             self._upsert(db, shape, changed, self._position(db, view))
             late.mark_reprocessed(db, view, numbers)
 
+    def note_late(self, query: str, late_rows: Sequence[LateRow], *, run: str, batch: int) -> bool:
+        """Keep the late rows of a query whose rows go elsewhere; False if that batch's are already there."""
+        with self._write() as db:
+            known = self._progress(db, query)
+            if known is not None and known.run == run and known.batch >= batch:
+                return False
+            if known is not None and known.run != run:
+                late.clear_late(db, query)
+            late.add_late(db, query, batch, late_rows)
+            self._set_progress(db, query, Progress(run=run, batch=batch, note={}))
+            return True
+
     def commit_progress(self, query: str, progress: Progress, *, counts: dict[str, int] | None = None) -> None:
         """Note how far a query without a view has come, and set counters, in one transaction."""
         with self._write() as db:
@@ -252,7 +264,9 @@ class ViewStore:
 
     def late_rows(self, view: str, *, after: int = 0, limit: int = 1000) -> list[LateRow]:
         """The rows that came too late for the view, behind a number, in the order they came."""
-        return late.read_late(self._connection(), self.shape(view).name, after=after, limit=limit)
+        if self.progress(view) is None:
+            self.shape(view)  # Neither a query that has committed nor a view: this says so.
+        return late.read_late(self._connection(), view, after=after, limit=limit)
 
     def late_counts(self) -> dict[str, tuple[int, int]]:
         """For each view with late rows: how many, and how many still to be reprocessed."""
