@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headwater.app import Query, Topic
 from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.definition import Definition, define
-from headwater.spark.offsets import BOOTSTRAP
+from headwater.spark.offsets import BOOTSTRAP, ISOLATION, READ_COMMITTED
 from headwater.spark.rows import good_rows
 from headwater.spark.source import HeadwaterSource
 from headwater.spark.spool import Spool
@@ -79,6 +79,7 @@ def read_stream(
         .option("startingOffsets", "earliest" if offsets is None else json.dumps({topic.name: offsets}))
         .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
         .option("everyPartition", str(every_partition).lower())
+        .option(ISOLATION, READ_COMMITTED)  # what another app has begun to write and given up is not there
         .load()
     )
 
@@ -86,7 +87,13 @@ def read_stream(
 def read_all(spark: SparkSession, topic: Topic, servers: str) -> DataFrame:
     """The records of a topic that are there now."""
     _register_source(spark)
-    return spark.read.format("headwater").option(BOOTSTRAP, servers).option("subscribe", topic.name).load()
+    return (
+        spark.read.format("headwater")
+        .option(BOOTSTRAP, servers)
+        .option("subscribe", topic.name)
+        .option(ISOLATION, READ_COMMITTED)
+        .load()
+    )
 
 
 def _register_source(spark: SparkSession) -> None:

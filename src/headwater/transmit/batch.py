@@ -150,17 +150,38 @@ def encode_batch(
     base_timestamp = timestamps[0]
     body = b"".join(_encode_record(record, n, base_timestamp) for n, record in enumerate(records))
     body = compress(compression, body)
-    count = len(records)
+    header = seal_header(
+        body,
+        attributes=compression,
+        count=len(records),
+        timestamp_ms=base_timestamp,
+        timestamp_max_ms=max(timestamps),
+        base_offset=base_offset,
+    )
+    return header + body
+
+
+def seal_header(
+    body: Buffer,
+    *,
+    attributes: int,
+    count: int,
+    timestamp_ms: int,
+    timestamp_max_ms: int | None = None,
+    base_offset: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    """The header of a batch whose records are `body`; `producer` is its id, epoch and first sequence number."""
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
+    latest_ms = timestamp_ms if timestamp_max_ms is None else timestamp_max_ms
     header = bytearray(
         HEADER.pack(
-            base_offset, length, -1, MAGIC, 0, compression, count - 1,
-            base_timestamp, max(timestamps), -1, -1, -1, count,
+            base_offset, length, -1, MAGIC, 0, attributes, count - 1, timestamp_ms, latest_ms, *producer, count
         )
     )  # fmt: skip
     crc = crc32c(body, crc32c(header[_CRC_COVERS_FROM:]))
     _CRC.pack_into(header, _CRC_AT, crc)
-    return bytes(header) + body
+    return bytes(header)
 
 
 def decode_batch(data: Buffer, at: int = 0) -> list[Record]:
