@@ -36,6 +36,8 @@ from headwater.process.windowing import ACCUMULATING, DISCARDING, RETRACTING
 from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hopping, Session, Sliding, Tumbling
 
 if TYPE_CHECKING:
+    from headwater.sinks.postgres import Postgres
+    from headwater.sinks.sqlite import Sqlite
     from headwater.sinks.topic import KafkaTopic
     from headwater.spark.operators import correct_clocks, windowed
     from headwater.transmit.embedded import Broker
@@ -83,6 +85,8 @@ __all__ = [  # in teaching order
     "approx_quantile",
     "approx_top_k",
     "correct_clocks",
+    "Postgres",
+    "Sqlite",
     "KafkaTopic",
     "Broker",
 ]
@@ -91,6 +95,8 @@ __all__ = [  # in teaching order
 _LATER = {
     "windowed": "headwater.spark.operators",
     "correct_clocks": "headwater.spark.operators",
+    "Postgres": "headwater.sinks.postgres",
+    "Sqlite": "headwater.sinks.sqlite",
     "KafkaTopic": "headwater.sinks.topic",
     "Broker": "headwater.transmit.embedded",
 }

@@ -38,6 +38,6 @@ def test_a_replaced_run_is_refused_for_ever() -> None:
         known = advance(known, batch(run, 0))
     assert known == Progress(run="c", number=0, past=("a", "b"))
     for run in ("a", "b"):
-        with pytest.raises(ConflictError, match="'app.q' to t: its checkpoint .* was replaced"):
+        with pytest.raises(ConflictError, match=r"'app.q' to t: its checkpoint .* was replaced"):
             judge(known, batch(run, 9), STREAM, "t")
     assert advance(known, batch("c", 4)) == Progress(run="c", number=4, past=("a", "b"))

@@ -1,4 +1,4 @@
-"""How far a query has come at a place, and what that says of the next batch. Pure: where it is kept is the sink's."""
+"""How far a query has come at a place, and what that says of the next batch. Pure: each sink keeps it its way."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -44,8 +44,8 @@ def judge(progress: Progress | None, batch: Batch, stream: Stream, place: str) -
         return Step.SKIP if batch.number <= progress.number else Step.ADD
     if batch.run in progress.past:
         raise ConflictError(
-            f"cannot write batch {batch.number} of {stream.query!r} to {place}: its checkpoint (run {batch.run}) was "
-            f"replaced there by another (run {progress.run}), whose rows it would mix with",
+            f"cannot write batch {batch.number} of {stream.query!r} to {place}: its checkpoint (run {batch.run}) "
+            f"was replaced there by another (run {progress.run}), whose rows it would mix with",
             hint="start with the newer checkpoint, or with none, which writes everything anew",
         )
     if stream.continues == progress.run:
@@ -61,6 +61,6 @@ def advance(progress: Progress | None, batch: Batch) -> Progress:
 def fenced(stream: Stream, place: str) -> ConflictError:
     """For a writer that finds that it is no longer the one."""
     return ConflictError(
-        f"cannot write {stream.query!r} to {place}: another pipeline of this name was started since and writes there",
+        f"cannot write {stream.query!r} to {place}: another pipeline of this name was started since and has it",
         hint="let only one of them run; two that should both write need different names",
     )
