@@ -231,12 +231,13 @@ def _disturb(world: World, chance: random.Random, kills: int) -> tuple["Counter[
     traffic = Traffic(world.servers, random.Random(chance.random()))
     traffic.start()
     killed: Counter[str] = Counter()
+    victims = [name for name in VICTIMS if name != "database" or world.subject.has_server]
     try:
         last: str | None = None
         while killed.total() < kills:
             _wait_for_batches(world, world.batches() + chance.randrange(1, 4), last)
             time.sleep(chance.random())  # into the next batch, wherever that is by then
-            last = world.kill(chance.choice(VICTIMS), chance)
+            last = world.kill(chance.choice(victims), chance)
             killed.update([last] if last else [])
         _wait_for_batches(world, world.batches() + 2, last)
     finally:

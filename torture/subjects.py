@@ -19,11 +19,14 @@ Row = dict[str, Any]
 class Subject(Protocol):
     """A place for two streams: `totals` by (key, window), which changes, and `raw` without a key."""
 
+    has_server: bool
+    """Whether there is something behind the place that can be killed."""
+
     def expression(self, stream: str) -> str:
         """What the app's file says after `to=`; it has `import headwater as hw`."""
 
     def kill(self) -> None:
-        """SIGKILL what is behind the place, if there is something."""
+        """SIGKILL what is behind the place."""
 
     def start(self) -> None:
         """Bring it back."""
@@ -35,7 +38,9 @@ class Subject(Protocol):
 
 
 class Sqlite:
-    """Files have nothing behind them that could be killed."""
+    """A file."""
+
+    has_server = False
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._path = folder / "results.db"
@@ -58,6 +63,8 @@ class Sqlite:
 
 class Postgres:
     """A server of its own for each run."""
+
+    has_server = True
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._server = PostgresServer()
