@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -209,13 +209,13 @@ class Traffic:
             self._errors.append(error)
 
 
-def run(seed: int, sink: str, kills: int = 6) -> Report:
+def run(seed: int, sink: str, kills: int = 6, victims: Sequence[str] = VICTIMS) -> Report:
     """One run; raises if what is in the sink at the end is not what it must be."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="torture-", ignore_cleanup_errors=True) as name:
         world = World(Path(name), sink, chance)
         try:
-            killed, events = _disturb(world, chance, kills)
+            killed, events = _disturb(world, chance, kills, victims)
             _finish(world)
             windows = _compare(world, events)
         finally:
@@ -223,7 +223,9 @@ def run(seed: int, sink: str, kills: int = 6) -> Report:
     return Report(killed, len(events), windows)
 
 
-def _disturb(world: World, chance: random.Random, kills: int) -> tuple["Counter[str]", list[Event]]:
+def _disturb(
+    world: World, chance: random.Random, kills: int, victims: Sequence[str]
+) -> tuple["Counter[str]", list[Event]]:
     """Let it run and kill things, until as many are killed as were asked for."""
     world.start_broker()
     _create_topic(world.servers)
@@ -231,7 +233,7 @@ def _disturb(world: World, chance: random.Random, kills: int) -> tuple["Counter[
     traffic = Traffic(world.servers, random.Random(chance.random()))
     traffic.start()
     killed: Counter[str] = Counter()
-    victims = [name for name in VICTIMS if name != "database" or world.subject.has_server]
+    victims = [name for name in victims if name != "database" or world.subject.has_server]
     try:
         last: str | None = None
         while killed.total() < kills:
