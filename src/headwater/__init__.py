@@ -36,6 +36,7 @@ from headwater.process.windowing import ACCUMULATING, DISCARDING, RETRACTING
 from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hopping, Session, Sliding, Tumbling
 
 if TYPE_CHECKING:
+    from headwater.sinks.parquet import Parquet, parquet_files, read_parquet
     from headwater.sinks.topic import KafkaTopic
     from headwater.spark.operators import correct_clocks, windowed
     from headwater.transmit.embedded import Broker
@@ -84,6 +85,9 @@ __all__ = [  # in teaching order
     "approx_top_k",
     "correct_clocks",
     "KafkaTopic",
+    "Parquet",
+    "parquet_files",
+    "read_parquet",
     "Broker",
 ]
 
@@ -92,6 +96,9 @@ _LATER = {
     "windowed": "headwater.spark.operators",
     "correct_clocks": "headwater.spark.operators",
     "KafkaTopic": "headwater.sinks.topic",
+    "Parquet": "headwater.sinks.parquet",
+    "parquet_files": "headwater.sinks.parquet",
+    "read_parquet": "headwater.sinks.parquet",
     "Broker": "headwater.transmit.embedded",
 }
 

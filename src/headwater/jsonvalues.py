@@ -36,6 +36,8 @@ def json_part(kind: "pa.DataType") -> Callable[[Any], Any]:
         return finite
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return lambda value: base64.b64encode(value).decode()
+    if pa.types.is_decimal(kind):
+        return lambda value: format(value, "f")  # not 0E-18
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return lambda value: value
     return str
