@@ -36,6 +36,7 @@ from headwater.process.windowing import ACCUMULATING, DISCARDING, RETRACTING
 from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hopping, Session, Sliding, Tumbling
 
 if TYPE_CHECKING:
+    from headwater.sinks.delta import Delta
     from headwater.sinks.parquet import Parquet, parquet_files, read_parquet
     from headwater.sinks.topic import KafkaTopic
     from headwater.spark.operators import correct_clocks, windowed
@@ -88,6 +89,7 @@ __all__ = [  # in teaching order
     "Parquet",
     "parquet_files",
     "read_parquet",
+    "Delta",
     "Broker",
 ]
 
@@ -96,6 +98,7 @@ _LATER = {
     "windowed": "headwater.spark.operators",
     "correct_clocks": "headwater.spark.operators",
     "KafkaTopic": "headwater.sinks.topic",
+    "Delta": "headwater.sinks.delta",
     "Parquet": "headwater.sinks.parquet",
     "parquet_files": "headwater.sinks.parquet",
     "read_parquet": "headwater.sinks.parquet",
