@@ -38,6 +38,8 @@ from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hoppi
 if TYPE_CHECKING:
     from headwater.sinks.delta import Delta
     from headwater.sinks.parquet import Parquet, parquet_files, read_parquet
+    from headwater.sinks.postgres import Postgres
+    from headwater.sinks.sqlite import Sqlite
     from headwater.sinks.topic import KafkaTopic
     from headwater.spark.operators import correct_clocks, windowed
     from headwater.transmit.embedded import Broker
@@ -85,6 +87,8 @@ __all__ = [  # in teaching order
     "approx_quantile",
     "approx_top_k",
     "correct_clocks",
+    "Postgres",
+    "Sqlite",
     "KafkaTopic",
     "Parquet",
     "parquet_files",
@@ -97,6 +101,8 @@ __all__ = [  # in teaching order
 _LATER = {
     "windowed": "headwater.spark.operators",
     "correct_clocks": "headwater.spark.operators",
+    "Postgres": "headwater.sinks.postgres",
+    "Sqlite": "headwater.sinks.sqlite",
     "KafkaTopic": "headwater.sinks.topic",
     "Delta": "headwater.sinks.delta",
     "Parquet": "headwater.sinks.parquet",

@@ -34,10 +34,10 @@ def json_part(kind: "pa.DataType") -> Callable[[Any], Any]:
         return time_text
     if pa.types.is_floating(kind):
         return finite
+    if pa.types.is_decimal(kind):
+        return lambda value: f"{value:f}"  # `str` writes a small one with an exponent
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return lambda value: base64.b64encode(value).decode()
-    if pa.types.is_decimal(kind):
-        return lambda value: format(value, "f")  # not 0E-18
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return lambda value: value
     return str

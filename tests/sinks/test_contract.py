@@ -55,7 +55,7 @@ BREAKS = {
         "who_opens_later_fences_who_opened_before",
     ),
     "revives old runs": ("batch.run != runs[-1]", "False", "a_run_that_was_replaced_is_over"),
-    "adds runs up": ("rows={}, number", 'rows=state.get("rows", {}), number', "a_new_run_starts_afresh"),
+    "adds runs up": ('state["rows"] = {}', 'state.setdefault("rows", {})', "a_new_run_starts_afresh"),
     "deletes nothing": ('["rows"].pop', ".get", "a_row_that_is_taken_back_is_gone"),
     "looks at no type": ("columns) != columns", "columns) is None", "a_stream_of_another_type_is_refused"),
 }

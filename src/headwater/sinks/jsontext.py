@@ -30,6 +30,14 @@ def json_objects(rows: pa.Table) -> pa.Array:
     return text.cast(pl.Binary).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.large_binary())
 
 
+def json_values(column: pa.ChunkedArray) -> pa.Array:
+    """Each value of a column as JSON text; null stays null."""
+    objects = cast(pl.Series, pl.from_arrow(json_objects(pa.table({"v": column}))))
+    alone = objects.cast(pl.String).str.slice(len('{"v":')).str.strip_suffix("}")
+    kept = cast(pl.Series, pl.from_arrow(column.is_valid()))
+    return pl.select(pl.when(kept).then(alone)).to_series().to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
 def _slowly(column: pa.ChunkedArray) -> pl.Series:
     part = json_part(column.type)
     texts = ["null" if v is None else json_text(part(v)) for v in column.to_pylist()]

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
+from headwater.sinks.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,15 +44,14 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The state after a commit; the last of `runs` is the one that writes, and `number` its last batch."""
+    """The state after a commit."""
 
     version: int = 0
     query: str
     epoch: int = 0
     schema: "pa.Schema"
     key: tuple[str, ...]
-    runs: tuple[str, ...] = ()
-    number: int = -1
+    progress: Progress | None = None
     files: tuple[DataFile, ...] = ()
 
 
@@ -189,8 +189,7 @@ def _encode(manifest: Manifest) -> bytes:
         "key": list(manifest.key),
         "columns": {field.name: str(field.type) for field in manifest.schema},
         "schema": base64.b64encode(manifest.schema.serialize().to_pybytes()).decode(),
-        "runs": list(manifest.runs),
-        "number": manifest.number,
+        "progress": None if manifest.progress is None else asdict(manifest.progress),
         "files": [asdict(file) for file in manifest.files],
     }
     return json.dumps(told, indent=1).encode()
@@ -208,12 +207,15 @@ def _decode(path: Path) -> Manifest:
             epoch=told["epoch"],
             schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told["schema"]))),
             key=tuple(told["key"]),
-            runs=tuple(told["runs"]),
-            number=told["number"],
+            progress=_progress(told["progress"]),
             files=tuple(DataFile(**file) for file in told["files"]),
         )
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise CorruptError(f"cannot read manifest {str(path)!r}: {error}") from error
+
+
+def _progress(told: dict[str, Any] | None) -> Progress | None:
+    return None if told is None else Progress(**{**told, "past": tuple(told["past"])})
 
 
 def _age_ms(path: Path, now_ms: int) -> float:

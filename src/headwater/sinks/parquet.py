@@ -33,6 +33,7 @@ from headwater.sinks.manifests import (
     disk_errors,
     new_file,
 )
+from headwater.sinks.progress import Step, advance, judge
 from headwater.transmit.encoding import Ints, hashes_of_keys
 
 RANGE_ROWS = 1 << 16
@@ -140,20 +141,13 @@ class _ParquetWriter:
 
     def _write(self, batch: Batch) -> bool:
         before = self._manifest
-        last = before.runs[-1] if before.runs else None
         self._chain.check(before)
-        if batch.run == last and batch.number <= before.number:
+        step = judge(before.progress, batch, self._stream, repr(str(self._chain.folder)))
+        if step is Step.SKIP:
             return False
-        if batch.run != last and batch.run in before.runs:
-            raise ConflictError(
-                f"cannot write to {str(self._chain.folder)!r}: run {batch.run!r} of {self._stream.query!r} was "
-                "replaced by a newer one",
-                hint="an old checkpoint was brought back; delete it, and a new run starts afresh",
-            )
-        there = before.files if last in (batch.run, self._stream.continues) else ()
+        there = before.files if step is Step.ADD else ()
         files = self._rewritten(there, batch) if self._stream.key else self._appended(there, batch)
-        runs = before.runs if batch.run == last else (*before.runs, batch.run)
-        self._commit(replace(before, files=tuple(files), runs=runs, number=batch.number))
+        self._commit(replace(before, files=tuple(files), progress=advance(before.progress, batch)))
         self._merge()
         if self._manifest.version % _CLEAN_EVERY == 0:
             self._chain.clean(self._manifest, self._clock.now_ms())

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -31,9 +31,9 @@ from hypothesis import strategies as st
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.sink import Batch, Sink, Stream
 from headwater.testing.killing import kill_while_writing
-from headwater.testing.values import VALUES, canonical
+from headwater.testing.values import VALUES, canonical, json_form
 
-__all__ = ["SinkContract", "Place", "VALUES"]
+__all__ = ["SinkContract", "Place", "VALUES", "json_form"]
 
 Change = tuple[Any, Any, int]
 """A key, a value, and 1 for a row that is put or -1 for one that is taken back."""
@@ -218,10 +218,10 @@ class SinkContract:
         with closing(place.sink.open(stream)) as writer:
             writer.write(Batch(run="r", number=0, rows=table(schema, rows), signs=signs([1] * len(rows))))
             self.holds(place, stream, rows)
-            again = [(value, n + 100) for value, n in rows]
-            half = signs([1 if n % 2 else -1 for n in range(len(rows))])
-            writer.write(Batch(run="r", number=1, rows=table(schema, again), signs=half))
-        self.holds(place, stream, again[1::2])
+            half = [(value, n + 100 if n % 2 else n) for value, n in rows]
+            back = signs([1 if n % 2 else -1 for n in range(len(rows))])
+            writer.write(Batch(run="r", number=1, rows=table(schema, half), signs=back))
+        self.holds(place, stream, half[1::2])
 
     def test_a_stream_of_another_type_is_refused(self, new_place: NewPlace) -> None:
         if not self.typed:
@@ -302,6 +302,16 @@ class SinkContract:
             writer.write(batch_of(1, [("c", 3, 1)], signed=False))
         self.holds(place, usual(self), [("b", 2)])
 
+    def test_a_run_that_continues_another_keeps_its_rows(self, new_place: NewPlace) -> None:
+        place = new_place()
+        with closing(place.sink.open(usual(self))) as writer:
+            writer.write(batch_of(7, [("a", 1, 1)], signed=False))
+        with closing(place.sink.open(replace(usual(self), continues="r"))) as writer:
+            assert writer.write(batch_of(0, [("b", 2, 1)], run="second", signed=False)) is True
+            assert writer.write(batch_of(0, [("b", 2, 1)], run="second", signed=False)) is False
+            assert writer.write(batch_of(1, [("c", 3, 1)], run="second", signed=False)) is True
+        self.holds(place, usual(self), [("a", 1), ("b", 2), ("c", 3)])
+
     def test_who_opens_later_fences_who_opened_before(self, new_place: NewPlace) -> None:
         place = new_place()
         zombie = place.sink.open(usual(self))
@@ -342,9 +352,8 @@ class SinkContract:
         writer, number, run, written = place.sink.open(stream), 0, "r", list[Batch]()
         try:
             for changes, then, gap in data.draw(STEPS):
-                batch = batch_of(number, changes, run=run, signed=self.keyed)
+                batch = batch_of(number, oracle.add(changes), run=run, signed=self.keyed)
                 assert writer.write(batch) is True
-                oracle.add(changes)
                 written.append(batch)
                 number += gap
                 if then == "again":
@@ -369,20 +378,29 @@ class _Oracle:
 
     def __init__(self, *, keyed: bool) -> None:
         self._keyed = keyed
-        self._changes: list[Change] = []
+        self._rows: list[tuple[Any, Any]] = []
         self.pending = False
         """A new run was begun and nothing written yet, so that the old rows may still be there."""
 
-    def add(self, changes: list[Change]) -> None:
-        self._changes += changes
+    def add(self, changes: list[Change]) -> list[Change]:
+        """Take the changes; what is taken back is made to be a row that is there."""
         self.pending = False
+        if not self._keyed:
+            self._rows += [(k, v) for k, v, _ in changes]
+            return changes
+        rows, told = dict(self._rows), list[Change]()
+        for k, v, sign in changes:
+            if sign < 0 and k in rows:
+                told.append((k, rows.pop(k), -1))
+            else:
+                told.append((k, v, 1))
+                rows[k] = v
+        self._rows = list(rows.items())
+        return told
 
     @property
     def rows(self) -> list[tuple[Any, Any]]:
-        if not self._keyed:
-            return [(k, v) for k, v, _ in self._changes]
-        last = {k: (v, sign) for k, v, sign in self._changes}
-        return [(k, v) for k, (v, sign) in last.items() if sign > 0]
+        return self._rows
 
 
 def usual(contract: SinkContract) -> Stream:

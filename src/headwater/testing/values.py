@@ -90,3 +90,20 @@ def canonical(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_list(kind) and isinstance(value, list | tuple):
         return tuple(canonical(item, kind.value_type) for item in value)
     return value
+
+
+def json_form(value: Any, kind: pa.DataType) -> Any:
+    """A value as it looks when it was kept as JSON and read again: for places that keep nested values so."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if pa.types.is_struct(kind):
+        return {field.name: json_form(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return {str(k): json_form(v, kind.item_type) for k, v in value}
+    if pa.types.is_list(kind):
+        return [json_form(item, kind.value_type) for item in value]
+    if pa.types.is_timestamp(kind):
+        return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    return str(value)
