@@ -138,6 +138,8 @@ CASES = (
     Case(
         "SQLite, append", lambda w, n: hw.Sqlite(w.folder / n, table="results"), through_sqlite_jdbc, "JDBC append"
     ),
+    Case("Parquet, append", lambda w, n: hw.Parquet(w.folder / n), to_files, "Parquet append"),
+    Case("Delta, append", lambda w, n: hw.Delta(w.folder / n), to_files, "Parquet append"),
     Case("the log", lambda w, n: hw.KafkaTopic(n, servers=w.servers), through_kafka, "the Kafka writer"),
 )
 

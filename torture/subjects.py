@@ -95,6 +95,8 @@ class Postgres:
 class Topic:
     """Topics in the run's own log, which is killed as the broker."""
 
+    has_server = False
+
     def __init__(self, folder: Path, servers: str) -> None:
         self._servers = servers
 
@@ -118,6 +120,8 @@ class Topic:
 class Parquet:
     """A folder with a manifest."""
 
+    has_server = False
+
     def __init__(self, folder: Path, servers: str) -> None:
         self._folder = folder / "parquet"
 
@@ -138,6 +142,8 @@ class Parquet:
 
 class Delta:
     """Tables in a folder."""
+
+    has_server = False
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._folder = folder / "delta"
