@@ -201,7 +201,7 @@ def test_changed_view_is_refused_before_anything_is_written(
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0)])
     run_once(shop(), spark, broker, tmp_path)
     changed = shop(lambda orders: orders.groupBy("product").count(), key=["product"])
-    with pytest.raises(ConflictError, match="cannot continue view 'revenue'"):
+    with pytest.raises(ConflictError, match="cannot go on with view 'revenue'"):
         run_once(changed, spark, broker, tmp_path)
 
 
