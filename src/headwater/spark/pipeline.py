@@ -26,8 +26,10 @@ from headwater.process.windowing import CHANGE
 from headwater.record import TopicPartition
 from headwater.sink import Stream
 from headwater.spark.building import call_function, first_line, read_stream
-from headwater.spark.failures import Failure, Retries, read_failure
+from headwater.spark.exclusions import Exclusions
+from headwater.spark.failures import PAUSE_MAX_S, Failure, Retries, read_failure
 from headwater.spark.offsets import from_json
+from headwater.spark.poison import Ground, Isolation
 from headwater.spark.rows import bad_records
 from headwater.spark.sink import BESIDE_ROWS, BatchFunction, DeliverySink, dead_letter_sink, view_sink
 from headwater.spark.spool import Spool
@@ -76,8 +78,11 @@ class Pipeline:
         self._clock = clock
         self._queries: dict[str, StreamingQuery] = {}
         self._starters: dict[str, Callable[[], StreamingQuery]] = {}
+        self._batch_functions: dict[str, BatchFunction] = {}
         self._retries = Retries()
         self._due: dict[str, float] = {}
+        self._exclusions: dict[str, Exclusions] = {}
+        self._isolations: dict[str, Isolation] = {}
         self._sinks: list[DeliverySink] = []
         self._noted: dict[str, Any] = {}
         self._read_before: dict[str, int] = {}
@@ -85,6 +90,7 @@ class Pipeline:
 
     def start(self) -> None:
         """Check every view, then start every query; nothing is started if anything is wrong."""
+        self._exclusions = {query.name: self._read_exclusions(query) for query in self._app.queries}
         views = [(view, *self._build(view)) for view in self._app.views]
         deliveries = [(delivery, *self._build(delivery)) for delivery in self._app.deliveries]
         misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
@@ -107,10 +113,10 @@ class Pipeline:
         """
         while True:
             # Asked before failures are tended: a query that ended since then is looked at once more.
-            settled = not self._due and not any(query.isActive for query in self._queries.values())
+            settled = not self._mending and not any(query.isActive for query in self._queries.values())
             self.note_progress()
             self._tend_failures()
-            if settled and not self._due:
+            if settled and not self._mending:
                 return
             if until is not None and self._clock.monotonic() >= until:
                 return
@@ -127,6 +133,8 @@ class Pipeline:
 
     def stop(self) -> None:
         """Stop the queries between batches, as far as Spark can."""
+        for isolation in self._isolations.values():
+            isolation.stop()
         for name, query in self._queries.items():
             was_active = query.isActive
             query.stop()
@@ -139,10 +147,24 @@ class Pipeline:
         """How many records each query has read since the start."""
         return {name: self._read_before.get(name, 0) + _rows_read(q) for name, q in self._queries.items()}
 
+    def left_out(self) -> dict[str, int]:
+        """How many records each query leaves out, because its function fails on them."""
+        return {name: len(exclusions) for name, exclusions in self._exclusions.items()}
+
     # -- building ---------------------------------------------------------------------------------------------
 
-    def _records(self, topic: Topic, *, every_partition: bool = False) -> DataFrame:
-        return read_stream(self._spark, topic, self._settings.bootstrap_servers, every_partition=every_partition)
+    def _records(
+        self, topic: Topic, *, exclusions: Exclusions | None = None, every_partition: bool = False
+    ) -> DataFrame:
+        servers = self._settings.bootstrap_servers
+        return read_stream(self._spark, topic, servers, exclusions=exclusions, every_partition=every_partition)
+
+    def _read_exclusions(self, query: Query) -> Exclusions:
+        path = self._settings.data / "excluded" / f"{query.name}.json"
+        exclusions = Exclusions(path, f"{self._app.name}.{query.name}", query.topics)
+        with Client(self._settings.bootstrap_servers) as client:
+            exclusions.catch_up(client)
+        return exclusions
 
     def _spool(self, query: Query) -> Spool:
         return Spool(str(self._settings.data / "spool" / query.name))
@@ -163,12 +185,13 @@ class Pipeline:
     def _build(self, query: Query) -> tuple[DataFrame, str]:
         """What the query's function makes, with the output mode it needs."""
         spool = self._spool(query)
+        records = partial(self._records, exclusions=self._exclusions[query.name])
         with surroundings(spool) as around:
-            rows, mode = call_function(query, self._records), UPDATE
+            rows, mode = call_function(query, records), UPDATE
         if around.operators:
             # Now it is known that there are operators with a watermark, which want to see every partition.
             with surroundings(spool):
-                rows, mode = call_function(query, partial(self._records, every_partition=True)), APPEND
+                rows, mode = call_function(query, partial(records, every_partition=True)), APPEND
         if not rows.isStreaming:
             raise InvalidError(
                 f"cannot build {query.kind} {query.name!r}: its function must return a streaming DataFrame"
@@ -187,6 +210,7 @@ class Pipeline:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=interval)
+        self._batch_functions[name] = sink
         self._starters[name] = partial(self._launch, writer, mode)
         try:
             self._queries[name] = self._starters[name]()
@@ -233,9 +257,16 @@ class Pipeline:
             return None
         return sum(max(0, latest[tp] - offset) for tp, offset in read.items())
 
+    @property
+    def _mending(self) -> bool:
+        return bool(self._due or self._isolations)
+
     def _tend_failures(self) -> None:
         """Start failed queries again after a pause; raise for one that is given up."""
         for name, query in list(self._queries.items()):
+            if name in self._isolations:
+                self._tend_isolation(name)
+                continue
             if name in self._due:
                 if self._clock.monotonic() >= self._due[name]:
                     del self._due[name]
@@ -247,16 +278,55 @@ class Pipeline:
                 continue
             failure = read_failure(str(error))
             pause = self._retries.pause(name, failure, progressed=query.lastProgress is not None)
-            self._note_failure(name, failure, "failed" if pause is None else "waiting")
-            if pause is None:
-                raise HeadwaterError(
-                    f"query {name!r} failed: {failure.reason}",
-                    hint="mend the cause and start again: it goes on where it was",
-                ) from error
-            self._due[name] = self._clock.monotonic() + pause
+            if pause is not None:
+                self._note_failure(name, failure, "waiting")
+                self._due[name] = self._clock.monotonic() + pause
+            elif failure.of_a_row and name in self._exclusions:
+                self._isolations[name] = self._isolate(name, failure)
+            else:
+                self._note_failure(name, failure, "failed")
+                raise _given_up(name, failure.reason) from error
+
+    def _isolate(self, name: str, failure: Failure) -> Isolation:
+        """Begin to look for the rows on which a query's function fails."""
+        (query,) = (query for query in self._app.queries if query.name == name)
+        ground = Ground(
+            spark=self._spark,
+            servers=self._settings.bootstrap_servers,
+            checkpoint=self._settings.data / "checkpoints" / name,
+        )
+        note = partial(self._note, name)
+        return Isolation(query, failure, ground, self._exclusions[name], self._clock, note)
+
+    def _tend_isolation(self, name: str) -> None:
+        """Start the query again when its poison rows are out of the way; raise if there are none to take out."""
+        isolation = self._isolations[name]
+        if not isolation.done:
+            return
+        del self._isolations[name]
+        try:
+            isolation.result()
+        except UnavailableError:
+            self._due[name] = self._clock.monotonic() + PAUSE_MAX_S
+            return
+        except HeadwaterError as error:
+            self._note_failure(name, isolation.failure, "failed")
+            raise _given_up(name, f"{isolation.failure.reason} (poison rows were looked for: {error})") from error
+        self._retries.forgive(name)
+        self._read_before[name] = self._read_before.get(name, 0) + _rows_read(self._queries[name])
+        rows, mode = self._build(isolation.query)
+        self._start(name, rows, self._batch_functions[name], VIEW_TRIGGER, mode)
 
     def _note_failure(self, name: str, failure: Failure, state: str) -> None:
-        self._facts.add(name, {"state": state, "error": failure.reason}, at_ms=self._clock.now_ms())
+        self._note(name, {"state": state, "error": failure.reason})
+
+    def _note(self, name: str, body: dict[str, Any]) -> None:
+        self._facts.add(name, body, at_ms=self._clock.now_ms())
+
+
+def _given_up(name: str, reason: str) -> HeadwaterError:
+    hint = "mend the cause and start again: it goes on where it was"
+    return HeadwaterError(f"query {name!r} failed: {reason}", hint=hint)
 
 
 def _rows_read(query: StreamingQuery) -> int:

@@ -145,7 +145,7 @@ def letters_of(client: Client, topic: str) -> Iterator[Letter]:
 def letter_at(client: Client, place: TopicPartition, offset: int) -> Letter:
     """One letter; an InvalidError if there is none at that place."""
     info = client.topics([place.topic]).get(place.topic)
-    record = None if info is None or place.partition not in info.leaders else _record_at(client, place, offset)
+    record = None if info is None or place.partition not in info.leaders else record_at(client, place, offset)
     letter = None if record is None else read_letter(place, record)
     if letter is None:
         raise InvalidError(
@@ -157,7 +157,7 @@ def letter_at(client: Client, place: TopicPartition, offset: int) -> Letter:
 
 def original_of(client: Client, letter: Letter) -> Record | None:
     """The record that a letter is about as it stands in its topic, if the log still has it."""
-    return _record_at(client, letter.origin, letter.origin_offset)
+    return record_at(client, letter.origin, letter.origin_offset)
 
 
 def redrive(
@@ -301,7 +301,7 @@ def _new_producer(client: Client) -> int:
     return int(response.producer_id)
 
 
-def _record_at(client: Client, place: TopicPartition, offset: int) -> Record | None:
+def record_at(client: Client, place: TopicPartition, offset: int) -> Record | None:
     try:
         data = client.fetch(place, offset, max_bytes=_ORIGINAL_BYTES)
     except InvalidError:  # the partition does not hold this offset, or is gone
