@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
@@ -42,6 +43,8 @@ def spark_session(
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # A failed query is told by the pipeline; Py4J would print the traceback as well, of the proxy and all.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for query_context in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(query_context).disabled = True  # As above: for a row that cannot be cast, say.
     if master.startswith("local"):
         os.environ.setdefault("SPARK_HOME", str(_quick_home(log_file.with_name("spark-home"))))
     builder = SparkSession.builder.appName(name).master(master)

@@ -39,6 +39,17 @@ _OFFSET = struct.Struct(">q")
 _CRC = struct.Struct(">I")
 
 
+class Identity(NamedTuple):
+    """Who a batch is from, and the number of its first record there: a broker takes the same one only once."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+NOBODY = Identity(-1, -1, -1)
+
+
 class BatchHeader(NamedTuple):
     """The 61 bytes before the records."""
 
@@ -142,8 +153,9 @@ def encode_batch(
     *,
     compression: Compression = Compression.NONE,
     base_offset: int = 0,
+    producer: Identity = NOBODY,
 ) -> bytes:
-    """Encode records as one batch from a producer without an identity."""
+    """Encode records as one batch; unless told, it is from a producer without an identity."""
     if not records:
         raise InvalidError("cannot encode a record batch of no records")
     timestamps = [record.timestamp_ms for record in records]
@@ -155,7 +167,7 @@ def encode_batch(
     header = bytearray(
         HEADER.pack(
             base_offset, length, -1, MAGIC, 0, compression, count - 1,
-            base_timestamp, max(timestamps), -1, -1, -1, count,
+            base_timestamp, max(timestamps), *producer, count,
         )
     )  # fmt: skip
     crc = crc32c(body, crc32c(header[_CRC_COVERS_FROM:]))
