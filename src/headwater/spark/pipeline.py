@@ -92,7 +92,12 @@ class Pipeline:
 
     def start(self) -> None:
         """Check every query, then start every one; nothing is started if anything is wrong."""
-        self._exclusions = {query.name: self._read_exclusions(query) for query in self._app.queries}
+        with Client(self._settings.bootstrap_servers) as client:
+            for query in self._app.queries:
+                path = self._settings.data / "excluded" / f"{query.name}.json"
+                exclusions = Exclusions(path, f"{self._app.name}.{query.name}", query.topics)
+                exclusions.catch_up(client)
+                self._exclusions[query.name] = exclusions
         plans = [self._plan(query) for query in self._app.queries]
         misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
         plans = [plan for plan in plans if self._goes_on(plan)]
@@ -172,13 +177,6 @@ class Pipeline:
 
     def _records(self, topic: Topic, **how: Any) -> DataFrame:
         return read_stream(self._spark, topic, self._settings.bootstrap_servers, **how)
-
-    def _read_exclusions(self, query: Query) -> Exclusions:
-        path = self._settings.data / "excluded" / f"{query.name}.json"
-        exclusions = Exclusions(path, f"{self._app.name}.{query.name}", query.topics)
-        with Client(self._settings.bootstrap_servers) as client:
-            exclusions.catch_up(client)
-        return exclusions
 
     def _plan(self, query: Query, generation: Generation | None = None) -> Plan:
         generation = generation or self._generations.current(query.name)
