@@ -36,6 +36,7 @@ from headwater.process.windowing import ACCUMULATING, DISCARDING, RETRACTING
 from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hopping, Session, Sliding, Tumbling
 
 if TYPE_CHECKING:
+    from headwater.process.watermarks import Observed
     from headwater.spark.operators import correct_clocks, windowed
     from headwater.transmit.embedded import Broker
 
@@ -82,6 +83,7 @@ __all__ = [  # in teaching order
     "approx_quantile",
     "approx_top_k",
     "correct_clocks",
+    "Observed",
     "Broker",
 ]
 
@@ -89,6 +91,7 @@ __all__ = [  # in teaching order
 _LATER = {
     "windowed": "headwater.spark.operators",
     "correct_clocks": "headwater.spark.operators",
+    "Observed": "headwater.process.watermarks",
     "Broker": "headwater.transmit.embedded",
 }
 
