@@ -37,6 +37,9 @@ from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hoppi
 
 if TYPE_CHECKING:
     from headwater.process.watermarks import Observed
+    from headwater.sinks.postgres import Postgres
+    from headwater.sinks.sqlite import Sqlite
+    from headwater.sinks.topic import KafkaTopic
     from headwater.spark.operators import correct_clocks, windowed
     from headwater.transmit.embedded import Broker
 
@@ -84,6 +87,9 @@ __all__ = [  # in teaching order
     "approx_top_k",
     "correct_clocks",
     "Observed",
+    "Postgres",
+    "Sqlite",
+    "KafkaTopic",
     "Broker",
 ]
 
@@ -92,6 +98,9 @@ _LATER = {
     "windowed": "headwater.spark.operators",
     "correct_clocks": "headwater.spark.operators",
     "Observed": "headwater.process.watermarks",
+    "Postgres": "headwater.sinks.postgres",
+    "Sqlite": "headwater.sinks.sqlite",
+    "KafkaTopic": "headwater.sinks.topic",
     "Broker": "headwater.transmit.embedded",
 }
 

@@ -1,0 +1,101 @@
+"""The places that `torture/sinks.py` writes to: how an app names them, what can be killed, and what is there."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from torture.postgres import PostgresServer
+
+TOTALS, RAW = "totals", "raw"
+"""Changes by key, and rows without one."""
+
+Row = dict[str, Any]
+
+
+class Subject(Protocol):
+    """A place for two streams: `totals` by (key, window), which changes, and `raw` without a key."""
+
+    has_server: bool
+    """Whether there is something behind the place that can be killed."""
+
+    def expression(self, stream: str) -> str:
+        """What the app's file says after `to=`; it has `import headwater as hw`."""
+
+    def kill(self) -> None:
+        """SIGKILL what is behind the place."""
+
+    def start(self) -> None:
+        """Bring it back."""
+
+    def rows(self, stream: str) -> list[Row]:
+        """What is there at the end; a window's bounds are datetimes."""
+
+    def close(self) -> None: ...
+
+
+class Sqlite:
+    """A file."""
+
+    has_server = False
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self._path = folder / "results.db"
+
+    def expression(self, stream: str) -> str:
+        return f"hw.Sqlite({str(self._path)!r}, table={stream!r})"
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def rows(self, stream: str) -> list[Row]:
+        with closing(sqlite3.connect(self._path)) as db:
+            db.row_factory = sqlite3.Row
+            found = [dict(row) for row in db.execute(f"select * from {stream}")]
+        return [{**row, "window": times(json.loads(row["window"]))} if "window" in row else row for row in found]
+
+    def close(self) -> None: ...
+
+
+class Postgres:
+    """A server of its own for each run."""
+
+    has_server = True
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self._server = PostgresServer()
+        self._server.start()
+
+    def expression(self, stream: str) -> str:
+        return f"hw.Postgres({self._server.dsn!r}, table={stream!r})"
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def start(self) -> None:
+        self._server.start()
+
+    def rows(self, stream: str) -> list[Row]:
+        import psycopg
+        from psycopg.rows import dict_row
+        from psycopg.sql import SQL, Identifier
+
+        with psycopg.connect(self._server.dsn, row_factory=dict_row) as db:
+            found = db.execute(SQL("select * from {}").format(Identifier(stream))).fetchall()
+        return [{**row, "window": times(row["window"])} if "window" in row else row for row in found]
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def times(window: dict[str, str]) -> dict[str, datetime]:
+    """A window whose bounds were kept as text."""
+    return {name: datetime.fromisoformat(text).astimezone(UTC) for name, text in window.items()}
+
+
+SUBJECTS: dict[str, Callable[[Path, str], Subject]] = {"sqlite": Sqlite, "postgres": Postgres}
+"""By the name that `--sink` takes; each is made with an empty folder and the address of the run's log."""
