@@ -92,10 +92,99 @@ class Postgres:
         self._server.close()
 
 
+class Topic:
+    """Topics in the run's own log, which is killed as the broker."""
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self._servers = servers
+
+    def expression(self, stream: str) -> str:
+        return f"hw.KafkaTopic({stream!r}, partitions=3)"
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def rows(self, stream: str) -> list[Row]:
+        found = committed_records(self._servers, stream)
+        if stream == RAW:
+            return [json.loads(value) for _, value in found if value is not None]
+        last = {key: json.loads(value) for key, value in dict(found).items() if value is not None}
+        return [{**row, "window": times(row["window"])} for row in last.values()]
+
+    def close(self) -> None: ...
+
+
+class Parquet:
+    """A folder with a manifest."""
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self._folder = folder / "parquet"
+
+    def expression(self, stream: str) -> str:
+        return f"hw.Parquet({str(self._folder / stream)!r})"
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def rows(self, stream: str) -> list[Row]:
+        from headwater.sinks.parquet import read_parquet
+
+        return list(read_parquet(self._folder / stream).to_pylist())
+
+    def close(self) -> None: ...
+
+
+class Delta:
+    """Tables in a folder."""
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self._folder = folder / "delta"
+
+    def expression(self, stream: str) -> str:
+        return f"hw.Delta({str(self._folder / stream)!r})"
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def rows(self, stream: str) -> list[Row]:
+        from deltalake import DeltaTable
+
+        return list(DeltaTable(str(self._folder / stream)).to_pyarrow_table().to_pylist())
+
+    def close(self) -> None: ...
+
+
+def committed_records(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of a topic's records, as a reader of committed ones sees them."""
+    from headwater.record import TopicPartition
+    from headwater.transmit.batch import decode_batch, walk
+    from headwater.transmit.client import EARLIEST, LATEST, Client
+
+    records = []
+    with Client(servers, read_committed=True) as client:
+        partitions = [TopicPartition(topic, n) for n in client.topics([topic])[topic].leaders]
+        for partition in partitions:
+            at, end = (client.offsets([partition], place)[partition] for place in (EARLIEST, LATEST))
+            while at < end:
+                data, at = client.read(partition, at)
+                batches = [decode_batch(data, place) for place, header in walk(data) if not header.is_control]
+                records += [(record.key, record.value) for batch in batches for record in batch]
+    return records
+
+
 def times(window: dict[str, str]) -> dict[str, datetime]:
     """A window whose bounds were kept as text."""
     return {name: datetime.fromisoformat(text).astimezone(UTC) for name, text in window.items()}
 
 
-SUBJECTS: dict[str, Callable[[Path, str], Subject]] = {"sqlite": Sqlite, "postgres": Postgres}
+SUBJECTS: dict[str, Callable[[Path, str], Subject]] = {
+    "sqlite": Sqlite,
+    "postgres": Postgres,
+    "topic": Topic,
+    "parquet": Parquet,
+    "delta": Delta,
+}
 """By the name that `--sink` takes; each is made with an empty folder and the address of the run's log."""

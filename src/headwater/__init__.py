@@ -37,6 +37,8 @@ from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hoppi
 
 if TYPE_CHECKING:
     from headwater.process.watermarks import Observed
+    from headwater.sinks.delta import Delta
+    from headwater.sinks.parquet import Parquet, parquet_files, read_parquet
     from headwater.sinks.postgres import Postgres
     from headwater.sinks.sqlite import Sqlite
     from headwater.sinks.topic import KafkaTopic
@@ -90,6 +92,10 @@ __all__ = [  # in teaching order
     "Postgres",
     "Sqlite",
     "KafkaTopic",
+    "Parquet",
+    "parquet_files",
+    "read_parquet",
+    "Delta",
     "Broker",
 ]
 
@@ -101,6 +107,10 @@ _LATER = {
     "Postgres": "headwater.sinks.postgres",
     "Sqlite": "headwater.sinks.sqlite",
     "KafkaTopic": "headwater.sinks.topic",
+    "Delta": "headwater.sinks.delta",
+    "Parquet": "headwater.sinks.parquet",
+    "parquet_files": "headwater.sinks.parquet",
+    "read_parquet": "headwater.sinks.parquet",
     "Broker": "headwater.transmit.embedded",
 }
 

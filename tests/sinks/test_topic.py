@@ -1,8 +1,10 @@
 """The log as a sink, seen by another client that reads committed records only."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +13,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import headwater as hw
 from headwater.errors import ConflictError, InvalidError, UnavailableError
-from headwater.sink import Batch, Stream, Writer
+from headwater.jsonvalues import json_part
+from headwater.sink import Batch, Guarantee, Stream, Writer
+from headwater.testing.sinks import Place, SinkContract
 from headwater.transmit.administration import delete_topic, topic_settings
 from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
@@ -264,3 +268,55 @@ def test_settings_that_make_no_sense_are_named() -> None:
         hw.KafkaTopic("totals", restart="replace")
     with pytest.raises(InvalidError, match="no servers"):
         hw.KafkaTopic("totals").open(KEYED)
+
+
+class TestContract(SinkContract):
+    fresh_start = False
+    typed = False  # JSON carries its types itself
+    takes_back_without_key = True
+    key_types = tuple(SinkContract.types)
+
+    def kept(self, value: Any, kind: pa.DataType) -> Any:
+        return json_part(kind)(pa.scalar(value, kind).as_py())
+
+    @pytest.fixture
+    def new_place(self, broker: Broker) -> Callable[[], Place]:
+        topics = (f"totals-{n}" for n in count())
+
+        def make() -> Place:
+            # Progress is the query's, so each place is a log of its own to the suite: a prefix for its query.
+            sink = hw.KafkaTopic(next(topics), servers=broker.bootstrap_servers, partitions=2)
+            return Place(sink=_Apart(sink), read=lambda stream: read_rows(broker, sink.name, stream))
+
+        return make
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """A topic for queries that no other place has."""
+
+    sink: hw.KafkaTopic
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self.sink.guarantee
+
+    def open(self, stream: Stream) -> Writer:
+        return self.sink.open(replace(stream, query=f"{self.sink.name}.{stream.query}"))
+
+
+def read_rows(broker: Broker, topic: str, stream: Stream) -> list[dict[str, Any]]:
+    """What a reader makes of the records."""
+    with Client(broker.bootstrap_servers) as client:
+        if topic not in client.topics([topic]):
+            return []
+    found = records(broker, topic)
+    if stream.key:
+        last = {record.key(): record.value() for record in found}
+        return [json.loads(value) for value in last.values() if value is not None]
+    values = [json.loads(record.value()) for record in found]
+    if not stream.changes:
+        return values
+    left = Counter(json.dumps(value["after"]) for value in values if value["op"] == "c")
+    left.subtract(json.dumps(value["before"]) for value in values if value["op"] == "d")
+    return [json.loads(row) for row in left.elements()]

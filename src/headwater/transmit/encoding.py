@@ -101,7 +101,12 @@ def partitions_by_key(keys: pa.Array, count: int) -> Ints:
     """The partition to which every Kafka client sends a key, for many keys at once."""
     if count == 1:
         return np.zeros(len(keys), np.int64)
-    return (_murmur2(keys.cast(pa.large_binary())) & 0x7FFFFFFF).astype(np.int64) % count
+    return (hashes_of_keys(keys) & 0x7FFFFFFF) % count
+
+
+def hashes_of_keys(keys: pa.Array) -> Ints:
+    """Murmur2 of each key, as Kafka's clients compute it: the same for ever and everywhere; 32 bits, no sign."""
+    return _murmur2(keys.cast(pa.large_binary())).astype(np.int64)
 
 
 # -- varints --------------------------------------------------------------------------------------------------
