@@ -11,13 +11,13 @@ from typing import Any, Protocol
 from torture.postgres import PostgresServer
 
 TOTALS, RAW = "totals", "raw"
-"""Changes by key, and rows without one."""
+"""How the names of streams begin: changes by key, and rows without one."""
 
 Row = dict[str, Any]
 
 
 class Subject(Protocol):
-    """A place for two streams: `totals` by (key, window), which changes, and `raw` without a key."""
+    """A place for two streams: `totals...` by (key, window), which changes, and `raw...` without a key."""
 
     has_server: bool
     """Whether there is something behind the place that can be killed."""
@@ -109,7 +109,7 @@ class Topic:
 
     def rows(self, stream: str) -> list[Row]:
         found = committed_records(self._servers, stream)
-        if stream == RAW:
+        if stream.startswith(RAW):
             return [json.loads(value) for _, value in found if value is not None]
         last = {key: json.loads(value) for key, value in dict(found).items() if value is not None}
         return [{**row, "window": times(row["window"])} for row in last.values()]

@@ -36,7 +36,7 @@ _LOCK_WAIT = "10s"
 _SILENT_CLIENT = "60s"
 """After this the server ends a transaction whose writer says nothing: its machine has gone."""
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""The same in the middle of a COPY, and for us when the server's machine has gone; the system's default is hours."""
+"""The same in the middle of a COPY, and for us when the server's machine has gone; the default is hours."""
 
 _PUTS, _DELETES = "headwater_puts", "headwater_deletes"
 
