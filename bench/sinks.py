@@ -211,6 +211,7 @@ def world_of(count: int) -> Iterator[World]:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(paths)} pyspark-shell"
     with tempfile.TemporaryDirectory() as name, PostgresServer(sync=True) as postgres:
         folder = Path(name)
+        (folder / "broker").mkdir()
         broker = start_headwater(folder / "broker", "never")
         try:
             with spark_session("bench", log_file=folder / "spark.log") as spark:
