@@ -192,16 +192,21 @@ def clean(world: World, name: str) -> None:
 
 
 def make_rows(spark: SparkSession, folder: Path, count: int) -> None:
-    """The same rows for all: orders with new ids, and orders of which every second one is there already."""
+    """The same rows for all: orders with new ids, and orders whose second half has the ids of the first.
+
+    An id is once in a batch: the merge of the recipe would fail on two.
+    """
+    size = count // BATCHES
     for name, distinct in (("rows", count), ("changes", count // 2)):
-        rows = spark.range(count).selectExpr(
-            f"id * 7919 % {distinct} as id",
-            "concat('product-', id % 1000) as product",
-            "concat('customer ', uuid()) as customer",
-            "cast(id % 10000 as double) / 4 as amount",
-            "timestamp_micros(1767225600000000 + id * 1000) as at",
-        )
-        rows.repartition(BATCHES).write.parquet(str(folder / name))
+        for batch in range(BATCHES):
+            rows = spark.range(batch * size, (batch + 1) * size).selectExpr(
+                f"(id * 7919 % {size} + {batch * size}) % {distinct} as id",
+                "concat('product-', id % 1000) as product",
+                "concat('customer ', uuid()) as customer",
+                "cast(id % 10000 as double) / 4 as amount",
+                "timestamp_micros(1767225600000000 + id * 1000) as at",
+            )
+            rows.coalesce(1).write.mode("append").parquet(str(folder / name))
 
 
 @contextmanager
