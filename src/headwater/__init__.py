@@ -37,10 +37,12 @@ from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hoppi
 
 if TYPE_CHECKING:
     from headwater.sinks.delta import Delta
+    from headwater.sinks.mail import Mail
     from headwater.sinks.parquet import Parquet, parquet_files, read_parquet
     from headwater.sinks.postgres import Postgres
     from headwater.sinks.sqlite import Sqlite
     from headwater.sinks.topic import KafkaTopic
+    from headwater.sinks.webhook import Webhook
     from headwater.spark.operators import correct_clocks, windowed
     from headwater.transmit.embedded import Broker
 
@@ -94,6 +96,8 @@ __all__ = [  # in teaching order
     "parquet_files",
     "read_parquet",
     "Delta",
+    "Webhook",
+    "Mail",
     "Broker",
 ]
 
@@ -105,6 +109,8 @@ _LATER = {
     "Sqlite": "headwater.sinks.sqlite",
     "KafkaTopic": "headwater.sinks.topic",
     "Delta": "headwater.sinks.delta",
+    "Webhook": "headwater.sinks.webhook",
+    "Mail": "headwater.sinks.mail",
     "Parquet": "headwater.sinks.parquet",
     "parquet_files": "headwater.sinks.parquet",
     "read_parquet": "headwater.sinks.parquet",
