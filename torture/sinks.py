@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,9 +48,10 @@ events = app.topic(
     delay="10 seconds",
     partitions={partitions},
 )
+"""
+QUERIES = """
 
-
-@app.sink(events, to={totals}, key=["key", "window"])
+@app.sink(events, to={totals}, key=["key", "window"], name="totals_{sink}")
 def totals(events):
     windows = hw.windowed(
         what={{"n": hw.count(), "amount": hw.sum("amount")}},
@@ -63,7 +64,7 @@ def totals(events):
     return events.transform(windows).select("key", "window", "n", "amount", "_change")
 
 
-@app.sink(events, to={raw})
+@app.sink(events, to={raw}, name="raw_{sink}")
 def raw(events):
     return events.select("id", "key", "amount")
 """
@@ -82,18 +83,20 @@ class Report:
 
 
 class World:
-    """A broker, a place for results, and the app between them, all as processes."""
+    """A broker, places for results, and the app between them, all as processes."""
 
-    def __init__(self, folder: Path, sink: str, chance: random.Random) -> None:
+    def __init__(self, folder: Path, sinks: Sequence[str], chance: random.Random) -> None:
         self.folder = folder
         self._port = _free_port()
         self.servers = f"127.0.0.1:{self._port}"
-        self.subject: Subject = SUBJECTS[sink](folder, self.servers)
+        self.subjects: dict[str, Subject] = {sink: SUBJECTS[sink](folder, self.servers) for sink in sinks}
         where, when = chance.choice(WINDOWS), chance.choice(TRIGGERS)
         self.where, self.when = where, when
-        expressions = {name: self.subject.expression(name) for name in (TOTALS, RAW)}
-        program = APP.format(partitions=PARTITIONS, where=where, when=when, **expressions)
-        (folder / "app.py").write_text(program)
+        program = [APP.format(partitions=PARTITIONS)]
+        for sink, subject in self.subjects.items():
+            to = {name: subject.expression(f"{name}_{sink}") for name in (TOTALS, RAW)}
+            program.append(QUERIES.format(sink=sink, where=where, when=when, **to))
+        (folder / "app.py").write_text("".join(program))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start_broker(self) -> None:
@@ -119,7 +122,7 @@ class World:
         return (self.folder / f"{name}.txt").read_text()[-3000:]
 
     def batches(self) -> int:
-        """How many batches of both queries are finished, by Spark's own account."""
+        """How many batches of all queries are finished, by Spark's own account."""
         return sum(1 for path in (self.folder / "data").rglob("commits/*") if path.name.isdigit())
 
     def kill(self, victim: str, chance: random.Random) -> str | None:
@@ -139,10 +142,16 @@ class World:
             time.sleep(chance.random() * 2)
             self.start_broker()
         else:
-            self.subject.kill()
+            server = chance.choice(self.servers_behind)
+            server.kill()
             time.sleep(chance.random() * 2)
-            self.subject.start()
+            server.start()
         return victim
+
+    @property
+    def servers_behind(self) -> list[Subject]:
+        """Places that are servers, and can be killed."""
+        return [subject for subject in self.subjects.values() if subject.has_server]
 
     def keep_running(self, *, after: str | None) -> None:
         """Start the app again if it has ended, which it may if its JVM was killed, but not for anything else."""
@@ -159,7 +168,8 @@ class World:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        self.subject.close()
+        for subject in self.subjects.values():
+            subject.close()
 
 
 class Traffic:
@@ -209,21 +219,23 @@ class Traffic:
             self._errors.append(error)
 
 
-def run(seed: int, sink: str, kills: int = 6) -> Report:
+def run(seed: int, sinks: Sequence[str], kills: int = 6, victims: Sequence[str] = VICTIMS) -> Report:
     """One run; raises if what is in the sink at the end is not what it must be."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="torture-", ignore_cleanup_errors=True) as name:
-        world = World(Path(name), sink, chance)
+        world = World(Path(name), sinks, chance)
         try:
-            killed, events = _disturb(world, chance, kills)
+            killed, events = _disturb(world, chance, kills, victims)
             _finish(world)
-            windows = _compare(world, events)
+            windows = sum(_compare(world, sink, events) for sink in sinks)
         finally:
             world.close()
     return Report(killed, len(events), windows)
 
 
-def _disturb(world: World, chance: random.Random, kills: int) -> tuple["Counter[str]", list[Event]]:
+def _disturb(
+    world: World, chance: random.Random, kills: int, victims: Sequence[str]
+) -> tuple["Counter[str]", list[Event]]:
     """Let it run and kill things, until as many are killed as were asked for."""
     world.start_broker()
     _create_topic(world.servers)
@@ -231,14 +243,15 @@ def _disturb(world: World, chance: random.Random, kills: int) -> tuple["Counter[
     traffic = Traffic(world.servers, random.Random(chance.random()))
     traffic.start()
     killed: Counter[str] = Counter()
+    victims = [name for name in victims if name != "database" or world.servers_behind]
     try:
         last: str | None = None
         while killed.total() < kills:
-            _wait_for_batches(world, world.batches() + chance.randrange(1, 4), last)
+            _wait_for_batches(world, world.batches() + len(world.subjects) * chance.randrange(1, 4), last)
             time.sleep(chance.random())  # into the next batch, wherever that is by then
-            last = world.kill(chance.choice(VICTIMS), chance)
+            last = world.kill(chance.choice(victims), chance)
             killed.update([last] if last else [])
-        _wait_for_batches(world, world.batches() + 2, last)
+        _wait_for_batches(world, world.batches() + 2 * len(world.subjects), last)
     finally:
         traffic.stop()
     return killed, traffic.events
@@ -263,16 +276,17 @@ def _finish(world: World) -> None:
     assert code == 0, f"the last run failed: {world.output()}"
 
 
-def _compare(world: World, events: list[Event]) -> int:
-    found = Counter((row["id"], row["key"], row["amount"]) for row in world.subject.rows(RAW) if row["id"] >= 0)
-    _same(f"{RAW} rows", found, Counter((number, key, amount) for number, key, amount, _ in events))
-    totals = Counter(
+def _compare(world: World, sink: str, events: list[Event]) -> int:
+    raw, totals = (world.subjects[sink].rows(f"{name}_{sink}") for name in (RAW, TOTALS))
+    found = Counter((row["id"], row["key"], row["amount"]) for row in raw if row["id"] >= 0)
+    _same(f"{RAW} rows in {sink}", found, Counter((number, key, amount) for number, key, amount, _ in events))
+    windows = Counter(
         (row["key"], _micros(row["window"]["start"]), _micros(row["window"]["end"]), row["n"], row["amount"])
-        for row in world.subject.rows(TOTALS)
+        for row in totals
         if row["key"] != "the end"
     )
     expected = Counter(windows_of(world.where, [(key, amount, at) for _, key, amount, at in events]))
-    _same(f"{TOTALS} of {world.where}, {world.when}", totals, expected)
+    _same(f"{TOTALS} of {world.where}, {world.when} in {sink}", windows, expected)
     return len(expected)
 
 
@@ -325,16 +339,20 @@ def _free_port() -> int:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="./dev torture sinks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--sink", choices=SUBJECTS, required=True, help="where the results go")
+    names = ", ".join(SUBJECTS)
+    parser.add_argument("--sink", required=True, help=f"where the results go: {names}; several by commas, or all")
     parser.add_argument("--seeds", type=int, default=50, help="how many runs (default: 50)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--kills", type=int, default=6, help="how many in a run (default: 6)")
     options = parser.parse_args(arguments)
+    sinks = list(SUBJECTS) if options.sink == "all" else options.sink.split(",")
+    if unknown := [sink for sink in sinks if sink not in SUBJECTS]:
+        parser.error(f"no sink named {', '.join(unknown)}; there are: {names}")
     total: Counter[str] = Counter()
     for seed in range(options.first, options.first + options.seeds):
         started = time.monotonic()
         try:
-            report = run(seed, options.sink, options.kills)
+            report = run(seed, sinks, options.kills)
         except AssertionError as error:
             again = f"./dev torture sinks --sink {options.sink} --kills {options.kills} --first {seed} --seeds 1"
             print(f"seed {seed}: {error}\nagain: {again}", flush=True)

@@ -11,19 +11,22 @@ from typing import Any, Protocol
 from torture.postgres import PostgresServer
 
 TOTALS, RAW = "totals", "raw"
-"""Changes by key, and rows without one."""
+"""How the names of streams begin: changes by key, and rows without one."""
 
 Row = dict[str, Any]
 
 
 class Subject(Protocol):
-    """A place for two streams: `totals` by (key, window), which changes, and `raw` without a key."""
+    """A place for two streams: `totals...` by (key, window), which changes, and `raw...` without a key."""
+
+    has_server: bool
+    """Whether there is something behind the place that can be killed."""
 
     def expression(self, stream: str) -> str:
         """What the app's file says after `to=`; it has `import headwater as hw`."""
 
     def kill(self) -> None:
-        """SIGKILL what is behind the place, if there is something."""
+        """SIGKILL what is behind the place."""
 
     def start(self) -> None:
         """Bring it back."""
@@ -35,7 +38,9 @@ class Subject(Protocol):
 
 
 class Sqlite:
-    """Files have nothing behind them that could be killed."""
+    """A file."""
+
+    has_server = False
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._path = folder / "results.db"
@@ -58,6 +63,8 @@ class Sqlite:
 
 class Postgres:
     """A server of its own for each run."""
+
+    has_server = True
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._server = PostgresServer()
@@ -88,6 +95,8 @@ class Postgres:
 class Topic:
     """Topics in the run's own log, which is killed as the broker."""
 
+    has_server = False
+
     def __init__(self, folder: Path, servers: str) -> None:
         self._servers = servers
 
@@ -100,7 +109,7 @@ class Topic:
 
     def rows(self, stream: str) -> list[Row]:
         found = committed_records(self._servers, stream)
-        if stream == RAW:
+        if stream.startswith(RAW):
             return [json.loads(value) for _, value in found if value is not None]
         last = {key: json.loads(value) for key, value in dict(found).items() if value is not None}
         return [{**row, "window": times(row["window"])} for row in last.values()]
@@ -110,6 +119,8 @@ class Topic:
 
 class Parquet:
     """A folder with a manifest."""
+
+    has_server = False
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._folder = folder / "parquet"
@@ -131,6 +142,8 @@ class Parquet:
 
 class Delta:
     """Tables in a folder."""
+
+    has_server = False
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._folder = folder / "delta"

@@ -36,6 +36,7 @@ from headwater.process.windowing import ACCUMULATING, DISCARDING, RETRACTING
 from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hopping, Session, Sliding, Tumbling
 
 if TYPE_CHECKING:
+    from headwater.process.watermarks import Observed
     from headwater.sinks.delta import Delta
     from headwater.sinks.mail import Mail
     from headwater.sinks.parquet import Parquet, parquet_files, read_parquet
@@ -89,6 +90,7 @@ __all__ = [  # in teaching order
     "approx_quantile",
     "approx_top_k",
     "correct_clocks",
+    "Observed",
     "Postgres",
     "Sqlite",
     "KafkaTopic",
@@ -105,6 +107,7 @@ __all__ = [  # in teaching order
 _LATER = {
     "windowed": "headwater.spark.operators",
     "correct_clocks": "headwater.spark.operators",
+    "Observed": "headwater.process.watermarks",
     "Postgres": "headwater.sinks.postgres",
     "Sqlite": "headwater.sinks.sqlite",
     "KafkaTopic": "headwater.sinks.topic",

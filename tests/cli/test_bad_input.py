@@ -94,6 +94,7 @@ def test_no_broker_there(headwater: Run, tmp_path: Path, free_port: int) -> None
         (["broker", "--listen", "9092"], ["--listen '9092'", "host:port"]),
         (["broker", "--durability", "perhaps"], ["fsync, interval, never"]),
         (["topic", "list", "-b", "nonsense"], ["'nonsense'", "host:port"]),
+        (["run", "app.py", "--conf", "spark.x"], ["--conf 'spark.x'", "KEY=VALUE"]),
         (["view", "rows", "revenue"], ["no directory '.headwater'", "--data"]),
         (["view", "rows", "revenue", "--data", "."], ["no file", "run the app first"]),
     ],

@@ -2,8 +2,10 @@
 
 import json
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,24 @@ def test_windows_program(spark: Any, broker: Broker, produce: Any, tmp_path: Pat
         pipeline.stop()
     tea = store.rows("sessions", key=["tea"])
     assert [(row["revenue"], row["buyers"], row["timing"]) for row in tea] == [(7.5, 1, "on_time")]
+
+
+def test_sinks_program(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = "docs/how-to/sinks.md"
+    (tmp_path / "shop.py").write_text(blocks(page, "python")[0])
+    monkeypatch.chdir(tmp_path)
+    orders = [{"product": "tea", "amount": amount, "at": "2026-01-01T12:00:00Z"} for amount in (2.5, 5.0)]
+    produce(broker.bootstrap_servers, "orders", [json.dumps(order).encode() for order in orders])
+    settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=tmp_path / "data", once=True)
+    store, facts = ViewStore(tmp_path / "data" / "views.db"), FactStore(tmp_path / "data" / "facts.db")
+    pipeline = Pipeline(load_app(tmp_path / "shop.py"), spark, store, facts, settings, SystemClock())
+    try:
+        pipeline.start()
+        pipeline.run()
+    finally:
+        pipeline.stop()
+    with closing(sqlite3.connect("shop.db")) as db:
+        (row,) = db.execute("select * from revenue")
+    assert "|".join(map(str, row)) in (ROOT / page).read_text()

@@ -1,11 +1,11 @@
 """The contract suite itself: the page's sink keeps it, and sinks that break it are found out."""
 
-import importlib
 import json
 import re
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from uuid import uuid4
 
@@ -16,35 +16,41 @@ from headwater.testing.sinks import Place, SinkContract
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "sinks.md"
 
 
-@pytest.fixture(scope="module")
-def json_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The page's program, as a module."""
-    (program,) = re.findall(r'```python\n("""json_file.py.*?)```', PAGE.read_text(), re.DOTALL)
-    folder = tmp_path_factory.mktemp("page")
-    (folder / "json_file.py").write_text(program)
-    sys.path.insert(0, str(folder))
-    yield importlib.import_module("json_file")
-    sys.path.remove(str(folder))
-    del sys.modules["json_file"]
+def program(name: str) -> str:
+    (found,) = re.findall(rf'```python\n("""{name}.*?)```', PAGE.read_text(), re.DOTALL)
+    return str(found)
+
+
+def test_the_sink_of_the_page_keeps_the_contract(tmp_path: Path) -> None:
+    for name in ("json_file.py", "test_json_file.py"):
+        (tmp_path / name).write_text(program(name))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\d\d passed", done.stdout)
+
+
+class JsonFileContract(SinkContract):
+    keyless = False
+    types = ("string", "tinyint", "smallint", "int", "bigint")
+
+
+def load(name: str, text: str) -> ModuleType:
+    module = ModuleType(name)
+    sys.modules[name] = module  # a dataclass asks for its module
+    try:
+        exec(text, module.__dict__)
+    finally:
+        del sys.modules[name]
+    return module
 
 
 def rows_in(path: str) -> list[dict[str, Any]]:
     if not Path(path).exists():
         return []
     return list(json.loads(Path(path).read_text()).get("rows", {}).values())
-
-
-class TestSinkOfThePage(SinkContract):
-    keyless = False
-    types = ("string", "tinyint", "smallint", "int", "bigint")
-
-    @pytest.fixture
-    def new_place(self, json_file: Any, tmp_path: Path) -> Callable[[], Place]:
-        def make() -> Place:
-            sink = json_file.JsonFile(str(tmp_path / f"{uuid4()}.json"))
-            return Place(sink=sink, read=lambda stream: rows_in(sink.path))
-
-        return make
 
 
 BREAKS = {
@@ -62,21 +68,23 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_a_broken_sink_is_found_out(name: str, json_file: Any, tmp_path: Path) -> None:
+def test_a_broken_sink_is_found_out(name: str, tmp_path: Path) -> None:
     right, wrong, test = BREAKS[name]
-    program = Path(json_file.__file__).read_text()
-    assert program.count(right) == 1
-    names: dict[str, Any] = {"__name__": "broken"}
-    sys.modules["broken"] = type(sys)("broken")  # a dataclass asks for its module
-    exec(program.replace(right, wrong), names)
+    text = program("json_file.py")
+    assert text.count(right) == 1
+    sound, broken = load("json_file", text), load("json_file", text.replace(right, wrong))
+    check = getattr(JsonFileContract(), f"test_{test}")
 
-    def make() -> Place:
-        sink = names["JsonFile"](str(tmp_path / f"{uuid4()}.json"))
-        return Place(sink=sink, read=lambda stream: rows_in(sink.path))
+    def places(module: Any) -> Any:
+        def make() -> Place:
+            sink = module.JsonFile(str(tmp_path / f"{uuid4()}.json"))
+            return Place(sink=sink, read=lambda stream: rows_in(sink.path))
 
+        return make
+
+    check(places(sound))
     with pytest.raises((AssertionError, pytest.fail.Exception)):
-        getattr(TestSinkOfThePage(), f"test_{test}")(make)
-    del sys.modules["broken"]
+        check(places(broken))
 
 
 def test_who_gives_no_place_is_told() -> None:

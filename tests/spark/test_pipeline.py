@@ -201,22 +201,23 @@ def test_changed_view_is_refused_before_anything_is_written(
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0)])
     run_once(shop(), spark, broker, tmp_path)
     changed = shop(lambda orders: orders.groupBy("product").count(), key=["product"])
-    with pytest.raises(ConflictError, match="cannot continue view 'revenue'"):
+    with pytest.raises(ConflictError, match="cannot go on with view 'revenue'"):
         run_once(changed, spark, broker, tmp_path)
 
 
-def test_failing_function_of_the_user_is_reported_with_its_reason(
+def test_failing_function_of_the_user_is_reported_with_its_reason_where_no_row_is_to_blame(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
-    from pyspark.sql.functions import udf
+    def halves(frames):  # type: ignore[no-untyped-def]
+        for frame in frames:
+            if len(frame) > 1:
+                raise RuntimeError(f"cannot halve {len(frame)} at a time")
+            yield frame
 
-    @udf("double")
-    def half(amount):  # type: ignore[no-untyped-def]
-        raise RuntimeError(f"cannot halve {amount}")
-
-    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0)])
-    app = shop(lambda orders: orders.select("product", half("amount").alias("half")), key=["product"])
-    with pytest.raises(HeadwaterError, match="RuntimeError: cannot halve"):
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), order("tea", 2.0)])
+    schema = "product string, amount double"
+    app = shop(lambda orders: orders.select("product", "amount").mapInPandas(halves, schema), key=["product"])
+    with pytest.raises(HeadwaterError, match=r"RuntimeError: cannot halve 2 at a time.* none of them alone"):
         run_once(app, spark, broker, tmp_path)
     fact = FactStore(tmp_path / "facts.db").latest("revenue")[0]
     assert fact.body["state"] == "failed"

@@ -129,7 +129,7 @@ def test_a_kernel_view_begins_anew_from_now_or_from_the_start(shop: Shop, produc
 def test_what_the_state_can_take_goes_on(shop: Shop, produce: Any, broker: Broker) -> None:
     assert shop.run(windows("1 minute", lateness="1 hour")) == {("tea", "00:00"): 1.0, ("cocoa", "00:00"): 4.0}
     wider = SCHEMA + ", note string"
-    produce(broker.bootstrap_servers, "orders", [order("tea", 8.0, 3), order("tea", 0.0, 7200)])
+    produce(broker.bootstrap_servers, "orders", [order("tea", 8.0, 3), order("tea", 0.0, 3000)])
     changed = shop.run(windows("1 minute", lateness="2 hours"), schema=wider, delay="1 second")
     assert changed == BY_MINUTE | {("tea", "00:00"): 9.0}
     notes = [fact.body.get("note", "") for fact in shop.facts.latest("revenue", limit=20)]

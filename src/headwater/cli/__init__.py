@@ -10,6 +10,7 @@ import typer
 
 from headwater.cli import (
     broker,
+    deadletter,
     demo,
     doctor,
     group,
@@ -44,6 +45,7 @@ topic_admin.add_commands(topic.app)
 app.add_typer(topic.app, name="topic", rich_help_panel="The log")
 app.add_typer(group.app, name="group", rich_help_panel="The log")
 app.add_typer(queue.app, name="queue", rich_help_panel="The log")
+app.add_typer(deadletter.app, name="deadletter", rich_help_panel="The log")
 app.add_typer(quota.app, name="quota", rich_help_panel="The log")
 app.add_typer(log.app, name="log", rich_help_panel="The log")
 app.command("doctor", rich_help_panel="This machine")(doctor.doctor)

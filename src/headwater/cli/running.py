@@ -6,9 +6,9 @@ Used by `run` and `demo`. The console is up before Spark is, so there is somethi
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -46,6 +46,8 @@ class RunSettings:
     http: tuple[str, int] | None
     master: str
     once: bool = False
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings for Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,9 @@ def running(
         java = find_java(os.environ)
         say(f"starting Spark at {settings.master} on Java {java.chosen.version} ({java.chosen.origin}) ...")
         log_file = settings.data / "logs" / "spark.log"
-        spark = spark_session(f"headwater-{app.name}", master=settings.master, log_file=log_file, java=java)
+        spark = spark_session(
+            f"headwater-{app.name}", master=settings.master, log_file=log_file, java=java, conf=settings.conf
+        )
         pipeline = Pipeline(
             app,
             stack.enter_context(spark),

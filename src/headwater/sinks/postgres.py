@@ -35,6 +35,8 @@ _LOCK_WAIT = "10s"
 """How long to wait for another writer's commit; longer, and the query tries again later."""
 _SILENT_CLIENT = "60s"
 """After this the server ends a transaction whose writer says nothing: its machine has gone."""
+_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""The same in the middle of a COPY, and for us when the server's machine has gone; the default is hours."""
 
 _PUTS, _DELETES = "headwater_puts", "headwater_deletes"
 
@@ -75,7 +77,8 @@ class Postgres:
                 f"cannot write {stream.query!r} to PostgreSQL: the driver psycopg is not installed",
                 hint="pip install 'headwater[postgres]'",
             ) from error
-        options = {"application_name": f"headwater {stream.query}"[:63], "connect_timeout": _CONNECT_S}
+        name = f"headwater {stream.query}"[:63]
+        options = {"application_name": name, "connect_timeout": _CONNECT_S, **_KEEPALIVES}
         with _explained(f"connect to PostgreSQL for {stream.query!r}"):
             connection = psycopg.connect(self.dsn, autocommit=True, **options)  # type: ignore[arg-type]
         return connection
@@ -94,6 +97,7 @@ def _take_over(connection: Any, stream: Stream, target: tables.TableName) -> _Op
     for setting, value in (
         ("lock_timeout", _LOCK_WAIT),
         ("idle_in_transaction_session_timeout", _SILENT_CLIENT),
+        *((f"tcp_{name}", str(value)) for name, value in _KEEPALIVES.items()),
         ("client_encoding", "UTF8"),
         ("timezone", "UTC"),
     ):

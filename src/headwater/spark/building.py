@@ -4,27 +4,31 @@ The same function makes a stream or, for a computation over all that is in the l
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.app import Query, Topic
 from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.definition import Definition, define
-from headwater.spark.offsets import BOOTSTRAP, ISOLATION, READ_COMMITTED
+from headwater.spark.exclusions import Exclusions
+from headwater.spark.offsets import BOOTSTRAP, ISOLATION, READ_COMMITTED, Range, read_options, to_json
 from headwater.spark.rows import good_rows
-from headwater.spark.source import HeadwaterSource
+from headwater.spark.source import COLUMNS, HeadwaterSource, read_range
 from headwater.spark.spool import Spool
 from headwater.spark.surroundings import surroundings
 from headwater.store.generations import Starting
+from headwater.transmit.columns import SCHEMA
 
 OFFSETS_PER_TRIGGER_MAX = 500_000
 """Bounds a batch's memory; large enough that a backlog is worked off at full speed."""
 
+LOCAL_RECORDS_MAX = 20_000
 
 UPDATE, APPEND = "update", "append"
 """Spark's own aggregates give new versions of rows; our operators append changes, and Spark chains only those."""
@@ -68,32 +72,57 @@ def read_stream(
     *,
     every_partition: bool = False,
     starting: Starting | None = None,
+    exclusions: Exclusions | None = None,
 ) -> DataFrame:
     """The records of a topic as they come, from the first on or from where `starting` says."""
     offsets = (starting or {}).get(topic.name)
     _register_source(spark)
     return (
         spark.readStream.format("headwater")
-        .option(BOOTSTRAP, servers)
-        .option("subscribe", topic.name)
+        .options(**_selection(topic, servers))
         .option("startingOffsets", "earliest" if offsets is None else json.dumps({topic.name: offsets}))
         .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
         .option("everyPartition", str(every_partition).lower())
-        .option(ISOLATION, READ_COMMITTED)  # what another app has begun to write and given up is not there
+        .options(**_exclusion_options(exclusions, topic))
         .load()
     )
 
 
-def read_all(spark: SparkSession, topic: Topic, servers: str) -> DataFrame:
+def read_all(
+    spark: SparkSession, topic: Topic, servers: str, *, exclusions: Exclusions | None = None
+) -> DataFrame:
     """The records of a topic that are there now."""
     _register_source(spark)
-    return (
-        spark.read.format("headwater")
-        .option(BOOTSTRAP, servers)
-        .option("subscribe", topic.name)
-        .option(ISOLATION, READ_COMMITTED)
-        .load()
-    )
+    options = {**_selection(topic, servers), **_exclusion_options(exclusions, topic)}
+    return spark.read.format("headwater").options(**options).load()
+
+
+def read_part(
+    spark: SparkSession, topic: Topic, servers: str, ranges: Sequence[Range], exclusions: Mapping[str, str]
+) -> DataFrame:
+    """The records of a topic in these ranges, at most one of each partition, without the excluded."""
+    options = {**_selection(topic, servers), **exclusions}
+    if sum(r.end - r.start for r in ranges) <= LOCAL_RECORDS_MAX:
+        # Few are read here: to plan a read by workers takes longer than to read them.
+        read = read_options(options, streaming=False)
+        batches = [batch for r in ranges for batch in read_range(read, r)]
+        # In one piece, as a task would get them: the function may look at rows together.
+        return spark.createDataFrame(pa.Table.from_batches(batches, SCHEMA), COLUMNS).coalesce(1)
+    _register_source(spark)
+    del options["subscribe"]
+    options["assign"] = json.dumps({topic.name: [r.partition.partition for r in ranges]})
+    options["startingOffsets"] = json.dumps(to_json({r.partition: r.start for r in ranges}))
+    options["endingOffsets"] = json.dumps(to_json({r.partition: r.end for r in ranges}))
+    return spark.read.format("headwater").options(**options).load()
+
+
+def _selection(topic: Topic, servers: str) -> dict[str, str]:
+    # What another app has begun to write and given up is not there.
+    return {BOOTSTRAP: servers, "subscribe": topic.name, ISOLATION: READ_COMMITTED}
+
+
+def _exclusion_options(exclusions: Exclusions | None, topic: Topic) -> dict[str, str]:
+    return {} if exclusions is None else exclusions.options(topic.name)
 
 
 def _register_source(spark: SparkSession) -> None:

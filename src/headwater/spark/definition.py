@@ -95,7 +95,9 @@ def check_definition(folder: Path, query: Query, now: Definition) -> list[Differ
     found = [] if was is None else compare(was, now)
     fatal = [difference for difference in found if not difference.goes_on]
     if fatal:
-        changes = "; ".join(map(str, fatal))
+        # What users wrote says more than what Spark made of it.
+        told = [difference for difference in fatal if not difference.what.startswith("native")] or fatal
+        changes = "; ".join(map(str, told))
         raise ConflictError(
             f"cannot go on with {query.kind} {query.name!r}: it is no longer what its checkpoint was made for; "
             f"{changes}",

@@ -32,6 +32,11 @@ class Failure:
         return self.error is not None and not self.error.retriable
 
     @property
+    def of_a_row(self) -> bool:
+        """Whether it may be a single row that makes it fail; of ours, each says what it is."""
+        return self.error is None
+
+    @property
     def passing(self) -> bool:
         """Whether it is known to pass, however long that takes."""
         return self.error is not None and self.error.retriable
@@ -53,6 +58,10 @@ class Retries:
         if failure.final or (failed >= TRIES_MAX and not failure.passing):
             return None
         return min(PAUSE_S * 2.0 ** (failed - 1), PAUSE_MAX_S)
+
+    def forgive(self, query: str) -> None:
+        """Begin to count anew: what made it fail was found and is out of the way."""
+        self._failures.pop(query, None)
 
 
 def read_failure(text: str) -> Failure:

@@ -3,7 +3,7 @@
 Strings travel with plain offsets, not as views: then a slice of a frame takes no more bytes than its rows need.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
 import pyarrow as pa
@@ -43,9 +43,26 @@ def slices(frame: pl.DataFrame, rows_max: int) -> Iterator[pl.DataFrame]:
 
 
 def concat(frames: Sequence[pl.DataFrame], otherwise: pl.DataFrame) -> pl.DataFrame:
-    """All rows in one frame; `otherwise` if there are none."""
+    """All rows in one frame, with nulls in columns that only some have; `otherwise` if there are none."""
     some = [frame for frame in frames if frame.height]
-    return pl.concat(some) if len(some) > 1 else some[0] if some else otherwise
+    if len(some) < 2:
+        return some[0] if some else otherwise
+    same = all(frame.schema == some[0].schema for frame in some)
+    return pl.concat(some, how="vertical" if same else "diagonal")
+
+
+def in_pieces(frames: Iterable[pl.DataFrame], rows_max: int) -> Iterator[pl.DataFrame]:
+    """Frames, none of them longer than `rows_max`, put together as long as that is so of the whole too."""
+    waiting: list[pl.DataFrame] = []
+    rows = 0
+    for frame in frames:
+        if waiting and rows + frame.height > rows_max:
+            yield concat(waiting, waiting[0])
+            waiting, rows = [], 0
+        waiting.append(frame)
+        rows += frame.height
+    if rows:
+        yield concat(waiting, waiting[0])
 
 
 def empty_like(schema: StructType) -> pl.DataFrame:

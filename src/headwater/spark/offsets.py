@@ -16,6 +16,8 @@ from headwater.transmit.client import EARLIEST, LATEST
 
 Offsets = dict[TopicPartition, int]
 OffsetsJson = dict[str, dict[str, int]]
+Excluded = tuple[tuple[TopicPartition, tuple[int, ...]], ...]
+"""Single records of partitions that are left out."""
 
 BOOTSTRAP = "kafka.bootstrap.servers"
 ISOLATION = "kafka.isolation.level"
@@ -52,6 +54,9 @@ class SourceOptions:
     include_headers: bool = False
     fail_on_data_loss: bool = True
     read_committed: bool = False
+    excluded: Excluded = ()
+    reader: str | None = None
+    """Who reads: records that came back from a dead-letter topic for somebody else are left out."""
 
     def wants(self, topic: str) -> bool:
         """Whether a topic is one of those to read."""
@@ -88,6 +93,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         include_headers=_flag(given, "includeHeaders", default=False),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         read_committed=_isolation(given) == READ_COMMITTED,
+        excluded=_excluded(given.get("excludedoffsets")),
+        reader=given.get("readername"),
     )
 
 
@@ -186,6 +193,22 @@ def _assignment(text: str | None) -> tuple[TopicPartition, ...]:
     except (AttributeError, TypeError, ValueError):
         raise InvalidError(
             f'cannot read option assign = {text!r}: expected JSON such as {{"orders": [0, 1]}}'
+        ) from None
+
+
+def _excluded(text: str | None) -> Excluded:
+    if text is None:
+        return ()
+    parsed = _json("excludedOffsets", text)
+    try:
+        return tuple(
+            (TopicPartition(topic, int(number)), tuple(int(offset) for offset in offsets))
+            for topic, partitions in parsed.items()
+            for number, offsets in partitions.items()
+        )
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidError(
+            f'cannot read option excludedOffsets = {text!r}: expected JSON such as {{"orders": {{"0": [17]}}}}'
         ) from None
 
 

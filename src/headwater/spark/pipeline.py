@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +24,9 @@ from headwater.process.windowing import CHANGE
 from headwater.sink import Stream
 from headwater.spark.building import APPEND, UPDATE, Plan, plan_query, read_stream
 from headwater.spark.definition import check_definition, keep_partitions, read_definition, write_definition
+from headwater.spark.exclusions import Exclusions
+from headwater.spark.failures import Failure
+from headwater.spark.poison import Ground, Isolation
 from headwater.spark.rebuilding import Rebuilds, Surrounding
 from headwater.spark.rows import bad_records
 from headwater.spark.sink import BESIDE_ROWS, BatchFunction, DeliverySink, dead_letter_sink, view_sink
@@ -30,9 +34,10 @@ from headwater.spark.spool import Spool
 from headwater.spark.watching import Watch
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
-from headwater.store.generations import Generation, Generations, Starting
+from headwater.store.generations import Generation, Generations
 from headwater.store.sqlite import ViewStore
 from headwater.store.tables import ViewShape
+from headwater.transmit.client import Client
 
 VIEW_TRIGGER = "500 milliseconds"
 DEAD_LETTER_TRIGGER = "2 seconds"
@@ -48,6 +53,15 @@ class PipelineSettings:
     bootstrap_servers: str
     data: Path
     once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """What a query was launched with, to launch it again."""
+
+    query: Query
+    generation: Generation
+    sink: BatchFunction
 
 
 class Pipeline:
@@ -67,7 +81,8 @@ class Pipeline:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._sinks: list[DeliverySink] = []
+        self._launched: dict[str, _Launched] = {}
+        self._exclusions: dict[str, Exclusions] = {}
         self._generations = Generations(store)
         self._watch = Watch(facts, settings.bootstrap_servers, clock)
         around = Surrounding(
@@ -77,6 +92,12 @@ class Pipeline:
 
     def start(self) -> None:
         """Check every query, then start every one; nothing is started if anything is wrong."""
+        with Client(self._settings.bootstrap_servers) as client:
+            for query in self._app.queries:
+                path = self._settings.data / "excluded" / f"{query.name}.json"
+                exclusions = Exclusions(path, f"{self._app.name}.{query.name}", query.topics)
+                exclusions.catch_up(client)
+                self._exclusions[query.name] = exclusions
         plans = [self._plan(query) for query in self._app.queries]
         misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
         plans = [plan for plan in plans if self._goes_on(plan)]
@@ -99,7 +120,7 @@ class Pipeline:
             # Asked before failures are tended: a query that ended since then is looked at once more.
             settled = self._watch.settled
             self._watch.note_progress()
-            self._watch.tend_failures(self._rebuilds.give_up)
+            self._watch.tend_failures(self)
             if not self._rebuilds.tend() and settled and self._watch.settled:
                 return
             if until is not None and self._clock.monotonic() >= until:
@@ -109,12 +130,44 @@ class Pipeline:
     def stop(self) -> None:
         """Stop the queries between batches, as far as Spark can."""
         self._watch.stop()
-        for sink in self._sinks:
-            sink.close()
+        for launched in self._launched.values():
+            if isinstance(launched.sink, DeliverySink):
+                launched.sink.close()
 
     def rows_read(self) -> dict[str, int]:
         """How many records each query has read since the start."""
         return self._watch.rows_read()
+
+    def left_out(self) -> dict[str, int]:
+        """How many records each query leaves out, because its function fails on them."""
+        return {name: len(exclusions) for name, exclusions in self._exclusions.items()}
+
+    # -- mending ----------------------------------------------------------------------------------------------
+
+    def isolate(self, name: str, failure: Failure) -> Isolation | None:
+        """Begin to look for the rows on which a query's function fails; None for dead letters, which have none."""
+        launched = self._launched.get(name)
+        if launched is None:
+            return None
+        ground = Ground(
+            spark=self._spark,
+            servers=self._settings.bootstrap_servers,
+            checkpoint=self._checkpoint(launched.generation.name),
+        )
+        exclusions = self._exclusions[launched.generation.query]
+        tell = partial(self._watch.tell, name)
+        return Isolation(launched.query, failure, ground, exclusions, self._clock, tell)
+
+    def restart(self, name: str) -> None:
+        """Launch a query again, without the rows that are left out by now."""
+        launched = self._launched[name]
+        self._start(self._plan(launched.query, launched.generation), launched.sink, launched.generation)
+
+    def give_up(self, name: str, reason: str) -> bool:
+        """Whether the rest can go on without a query: it was a rebuild."""
+        return self._rebuilds.give_up(name, reason)
+
+    # -- building ---------------------------------------------------------------------------------------------
 
     def _start_view(self, view: View, generation: Generation) -> None:
         """Start a view from the checkpoint of a generation, into the rows of the view's name."""
@@ -122,15 +175,14 @@ class Pipeline:
         self._note_definition(plan, generation)
         self._start(plan, self._make_sink(plan, generation), generation)
 
-    def _records(
-        self, topic: Topic, *, every_partition: bool = False, starting: Starting | None = None
-    ) -> DataFrame:
-        servers = self._settings.bootstrap_servers
-        return read_stream(self._spark, topic, servers, every_partition=every_partition, starting=starting)
+    def _records(self, topic: Topic, **how: Any) -> DataFrame:
+        return read_stream(self._spark, topic, self._settings.bootstrap_servers, **how)
 
     def _plan(self, query: Query, generation: Generation | None = None) -> Plan:
         generation = generation or self._generations.current(query.name)
-        return plan_query(query, partial(self._records, starting=generation.starting), self._spool(query))
+        exclusions = self._exclusions[generation.query]
+        read = partial(self._records, starting=generation.starting, exclusions=exclusions)
+        return plan_query(query, read, self._spool(query))
 
     def _spool(self, query: Query) -> Spool:
         return Spool(str(self._settings.data / "spool" / query.name))
@@ -167,7 +219,6 @@ class Pipeline:
             )
             sink = DeliverySink(query, stream, self._store, spool, self._watch.tell_operators)
             sink.open()
-            self._sinks.append(sink)
             return sink
         assert isinstance(query, View)
         self._store.declare(_shape(query, plan.rows))
@@ -176,6 +227,7 @@ class Pipeline:
     def _start(self, plan: Plan, sink: BatchFunction, generation: Generation | None = None) -> None:
         name = plan.query.name
         generation = generation or self._generations.current(name)
+        self._launched[name] = _Launched(plan.query, generation, sink)
         writer = self._writer(name, generation.name, plan.rows, plan.mode, VIEW_TRIGGER)
         self._watch.launch(name, partial(self._begin, writer.foreachBatch(sink), plan.mode))
 

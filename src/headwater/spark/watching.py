@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -11,13 +11,27 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, InvalidError, UnavailableError
 from headwater.spark.building import first_line
-from headwater.spark.failures import Retries, read_failure
+from headwater.spark.failures import PAUSE_MAX_S, Failure, Retries, read_failure
 from headwater.spark.offsets import Offsets, from_json
+from headwater.spark.poison import Isolation
 from headwater.store.facts import FactStore, Kind
 from headwater.store.generations import MARK
 from headwater.transmit.client import LATEST, Client
 
 Starter = Callable[[], StreamingQuery]
+
+
+class Mender(Protocol):
+    """What can be done about a query that fails over and over."""
+
+    def isolate(self, name: str, failure: Failure) -> Isolation | None:
+        """Begin to look for the rows on which its function fails; None where it has none of the user's."""
+
+    def restart(self, name: str) -> None:
+        """Launch it again, without the rows that were found."""
+
+    def give_up(self, name: str, reason: str) -> bool:
+        """Whether the rest can go on without it."""
 
 
 @dataclass(slots=True)
@@ -27,6 +41,7 @@ class _Watched:
     start: Starter
     query: StreamingQuery
     due: float | None = None
+    isolation: Isolation | None = None
     noted: str | None = None
     read_before: int = 0
 
@@ -48,8 +63,9 @@ class Watch:
     def launch(self, name: str, start: Starter) -> None:
         """Start a query, and again whenever it fails."""
         self.tell(name, {"state": "starting"})
+        before = self._watched.get(name)
         try:
-            self._watched[name] = _Watched(start, start())
+            self._watched[name] = _Watched(start, start(), read_before=before.rows_read if before else 0)
         except PySparkException as error:
             raise InvalidError(f"cannot start query {name!r}: {first_line(error)}") from error
 
@@ -68,6 +84,8 @@ class Watch:
     def stop(self) -> None:
         """Stop all between batches, as far as Spark can."""
         for name, watched in self._watched.items():
+            if watched.isolation is not None:
+                watched.isolation.stop()
             was_active = watched.query.isActive
             watched.query.stop()
             if was_active:
@@ -76,7 +94,7 @@ class Watch:
     @property
     def settled(self) -> bool:
         """Whether nothing runs and nothing is to be started again."""
-        return all(watched.due is None and not watched.query.isActive for watched in self._watched.values())
+        return not any(w.due is not None or w.isolation or w.query.isActive for w in self._watched.values())
 
     def rows_read(self) -> dict[str, int]:
         """How many records each query has read since the start."""
@@ -90,30 +108,49 @@ class Watch:
                 watched.noted = progress.json
                 self.tell(name, self._fact(watched.query, progress))
 
-    def tend_failures(self, give_up: Callable[[str, str], bool]) -> None:
-        """Start failed queries again after a pause; raise for one that fails over and over.
-
-        `give_up` is asked first, with its name and the reason: whether the rest can go on without it.
-        """
+    def tend_failures(self, mender: Mender) -> None:
+        """Start failed queries again after a pause; raise for one that cannot be mended."""
         for name, watched in list(self._watched.items()):
-            if watched.due is not None:
+            if watched.isolation is not None:
+                self._tend_isolation(name, watched, watched.isolation, mender)
+            elif watched.due is not None:
                 if self._clock.monotonic() >= watched.due:
                     watched.read_before, watched.due = watched.rows_read, None
                     watched.query = watched.start()
-                continue
-            error = watched.query.exception()
-            if error is None:
-                continue
-            failure = read_failure(str(error))
-            pause = self._retries.pause(name, failure, progressed=watched.query.lastProgress is not None)
-            self.tell(name, {"state": "failed" if pause is None else "waiting", "error": failure.reason})
-            if pause is not None:
-                watched.due = self._clock.monotonic() + pause
-            elif not give_up(name, failure.reason):
-                raise HeadwaterError(
-                    f"query {name!r} failed: {failure.reason}",
-                    hint="mend the cause and start again: it goes on where it was",
-                ) from error
+            elif (error := watched.query.exception()) is not None:
+                self._tend_failure(name, watched, read_failure(str(error)), mender)
+
+    def _tend_failure(self, name: str, watched: _Watched, failure: Failure, mender: Mender) -> None:
+        pause = self._retries.pause(name, failure, progressed=watched.query.lastProgress is not None)
+        if pause is not None:
+            self.tell(name, {"state": "waiting", "error": failure.reason})
+            watched.due = self._clock.monotonic() + pause
+            return
+        watched.isolation = mender.isolate(name, failure) if failure.of_a_row else None
+        if watched.isolation is None:
+            self._give_up(name, failure, failure.reason, mender)
+
+    def _tend_isolation(self, name: str, watched: _Watched, isolation: Isolation, mender: Mender) -> None:
+        """Start the query again when its poison rows are out of the way; give it up if there are none."""
+        if not isolation.done:
+            return
+        watched.isolation = None
+        try:
+            isolation.result()
+        except UnavailableError:
+            watched.due = self._clock.monotonic() + PAUSE_MAX_S
+        except HeadwaterError as error:
+            reason = f"{isolation.failure.reason} (poison rows were looked for: {error})"
+            self._give_up(name, isolation.failure, reason, mender)
+        else:
+            self._retries.forgive(name)
+            mender.restart(name)
+
+    def _give_up(self, name: str, failure: Failure, reason: str, mender: Mender) -> None:
+        self.tell(name, {"state": "failed", "error": failure.reason})
+        if not mender.give_up(name, reason):
+            hint = "mend the cause and start again: it goes on where it was"
+            raise HeadwaterError(f"query {name!r} failed: {reason}", hint=hint)
 
     def tell(self, query: str, body: dict[str, Any]) -> None:
         """Note a fact about a query."""

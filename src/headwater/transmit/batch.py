@@ -39,6 +39,17 @@ _OFFSET = struct.Struct(">q")
 _CRC = struct.Struct(">I")
 
 
+class Sender(NamedTuple):
+    """Who a batch is from, and the number of its first record there: a broker takes the same one only once."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+NOBODY = Sender(-1, -1, -1)
+
+
 class BatchHeader(NamedTuple):
     """The 61 bytes before the records."""
 
@@ -142,8 +153,9 @@ def encode_batch(
     *,
     compression: Compression = Compression.NONE,
     base_offset: int = 0,
+    producer: Sender = NOBODY,
 ) -> bytes:
-    """Encode records as one batch from a producer without an identity."""
+    """Encode records as one batch; unless told, it is from a producer without an identity."""
     if not records:
         raise InvalidError("cannot encode a record batch of no records")
     timestamps = [record.timestamp_ms for record in records]
@@ -157,6 +169,7 @@ def encode_batch(
         timestamp_ms=base_timestamp,
         timestamp_max_ms=max(timestamps),
         base_offset=base_offset,
+        producer=producer,
     )
     return header + body
 
@@ -169,9 +182,9 @@ def seal_header(
     timestamp_ms: int,
     timestamp_max_ms: int | None = None,
     base_offset: int = 0,
-    producer: tuple[int, int, int] = (-1, -1, -1),
+    producer: Sender = NOBODY,
 ) -> bytes:
-    """The header of a batch whose records are `body`; `producer` is its id, epoch and first sequence number."""
+    """The header of a batch whose records are `body`; `producer` is who appends it."""
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
     latest_ms = timestamp_ms if timestamp_max_ms is None else timestamp_max_ms
     header = bytearray(

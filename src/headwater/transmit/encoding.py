@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.transmit.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, TRANSACTIONAL, seal_header
+from headwater.transmit.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, TRANSACTIONAL, Sender, seal_header
 from headwater.transmit.codec import write_varint
 
 BATCH_BYTES = 768 << 10
@@ -91,7 +91,7 @@ def seal_batch(body: Body, *, timestamp_ms: int, identity: Identity, sequence: i
         attributes=TRANSACTIONAL,
         count=body.count,
         timestamp_ms=timestamp_ms,
-        producer=(identity.producer_id, identity.epoch, sequence),
+        producer=Sender(identity.producer_id, identity.epoch, sequence),
     )
     assert len(header) == HEADER_BYTES > LENGTH_PREFIX_BYTES
     return b"".join((header, body.records))
