@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,6 +23,11 @@ STREAM = Stream(query="shop.alerts", schema=SCHEMA, key=("k",), changes=True)
 def batch_of(number: int, *changes: tuple[str, int, int]) -> Batch:
     rows = pa.table({"k": [k for k, _, _ in changes], "v": [v for _, v, _ in changes]}, schema=SCHEMA)
     return Batch(run="r", number=number, rows=rows, signs=pa.array([s for _, _, s in changes], pa.int8()))
+
+
+def deliver(sink: hw.Webhook, batch: Batch) -> bool:
+    with closing(sink.open(STREAM)) as writer:
+        return writer.write(batch)
 
 
 class Receiver:
@@ -92,14 +98,14 @@ def test_a_batch_is_a_request_with_its_changes(receiver: Receiver) -> None:
 
 
 def test_a_request_for_each_row(receiver: Receiver) -> None:
-    hw.Webhook(receiver.url, each="row").open(STREAM).write(batch_of(0, ("b", 1, 1), ("a", 2, 1)))
+    deliver(hw.Webhook(receiver.url, each="row"), batch_of(0, ("b", 1, 1), ("a", 2, 1)))
     assert [body["changes"][0]["after"]["k"] for _, _, body in receiver.requests] == ["a", "b"]
     assert len({headers["Idempotency-Key"] for _, headers, _ in receiver.requests}) == 2
 
 
 def test_what_is_sent_again_has_the_same_key(receiver: Receiver) -> None:
     for rows in ([("a", 1, 1), ("b", 2, 1)], [("b", 2, 1), ("a", 1, 1)]):  # in another order, as after a crash
-        hw.Webhook(receiver.url).open(STREAM).write(batch_of(7, *rows))
+        deliver(hw.Webhook(receiver.url), batch_of(7, *rows))
     assert len(receiver.requests) == 2
     assert receiver.requests[0][2] == receiver.requests[1][2]
     assert len(receiver.once()) == 1
@@ -108,17 +114,17 @@ def test_what_is_sent_again_has_the_same_key(receiver: Receiver) -> None:
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
 def test_a_receiver_in_trouble_is_waited_for(receiver: Receiver, status: int) -> None:
     receiver.answers = [(status, {}, "come back later")]
-    writer = hw.Webhook(receiver.url).open(STREAM)
-    with pytest.raises(UnavailableError, match=f"answers {status} come back later"):
-        writer.write(batch_of(0, ("a", 1, 1)))
-    assert writer.write(batch_of(0, ("a", 1, 1)))
+    with closing(hw.Webhook(receiver.url).open(STREAM)) as writer:
+        with pytest.raises(UnavailableError, match=f"answers {status} come back later"):
+            writer.write(batch_of(0, ("a", 1, 1)))
+        assert writer.write(batch_of(0, ("a", 1, 1)))
     assert len(receiver.once()) == 1
 
 
 @pytest.mark.parametrize("after", ["0", formatdate(0, usegmt=True)])
 def test_who_names_a_time_is_asked_again_then(receiver: Receiver, after: str) -> None:
     receiver.answers = [(429, {"Retry-After": after}, "too many"), (503, {"Retry-After": after}, "")]
-    assert hw.Webhook(receiver.url).open(STREAM).write(batch_of(0, ("a", 1, 1)))
+    assert deliver(hw.Webhook(receiver.url), batch_of(0, ("a", 1, 1)))
     assert len(receiver.requests) == 3
     assert len(receiver.once()) == 1
 
@@ -127,30 +133,26 @@ def test_who_names_a_time_is_asked_again_then(receiver: Receiver, after: str) ->
 def test_nobody_waits_for_ever_in_a_batch(receiver: Receiver, after: str) -> None:
     receiver.answers = [(429, {"Retry-After": after}, "too many")]
     with pytest.raises(UnavailableError, match="429 too many"):
-        hw.Webhook(receiver.url).open(STREAM).write(batch_of(0, ("a", 1, 1)))
+        deliver(hw.Webhook(receiver.url), batch_of(0, ("a", 1, 1)))
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422])
 def test_a_refusal_is_told_in_its_words(receiver: Receiver, status: int) -> None:
     receiver.answers = [(status, {}, "v must be positive")]
     with pytest.raises(InvalidError, match=f"batch 0 of 'shop.alerts' .* answers {status} v must be positive"):
-        hw.Webhook(receiver.url).open(STREAM).write(batch_of(0, ("a", -1, 1)))
+        deliver(hw.Webhook(receiver.url), batch_of(0, ("a", -1, 1)))
 
 
 def test_a_redirect_is_not_followed_but_told(receiver: Receiver) -> None:
     receiver.answers = [(301, {"Location": "http://elsewhere/"}, "")]
     with pytest.raises(InvalidError, match=r"301 \(moved to http://elsewhere/\)"):
-        hw.Webhook(receiver.url).open(STREAM).write(batch_of(0, ("a", 1, 1)))
+        deliver(hw.Webhook(receiver.url), batch_of(0, ("a", 1, 1)))
 
 
 def test_a_receiver_that_is_away_is_waited_for(receiver: Receiver) -> None:
-    writer = hw.Webhook(receiver.url).open(STREAM)
-    assert writer.write(batch_of(0, ("a", 1, 1)))
     receiver.stop()
-    gone = hw.Webhook(receiver.url).open(STREAM)
     with pytest.raises(UnavailableError, match="Connection refused"):
-        gone.write(batch_of(1, ("a", 1, 1)))
-    writer.close()
+        deliver(hw.Webhook(receiver.url), batch_of(1, ("a", 1, 1)))
 
 
 def test_every_row_arrives_though_the_sender_is_killed(receiver: Receiver) -> None:
@@ -158,7 +160,7 @@ def test_every_row_arrives_though_the_sender_is_killed(receiver: Receiver) -> No
     for number in range(3):
         batch = batch_of(number, *((f"{number}-{n}", n, 1) for n in range(20)))
         kill_while_writing(sink, STREAM, batch, after_s=0.005 * number)
-        sink.open(STREAM).write(batch)
+        deliver(sink, batch)
     found = [body["changes"][0]["after"]["k"] for body in receiver.once()]
     assert sorted(found) == sorted(f"{number}-{n}" for number in range(3) for n in range(20))
 
