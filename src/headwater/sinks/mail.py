@@ -59,6 +59,7 @@ class Mail:
         return Guarantee.AT_LEAST_ONCE
 
     def open(self, stream: Stream) -> Writer:
+        """A writer for the stream; nothing is sent yet, and nobody is fenced."""
         names = dict.fromkeys(stream.schema.names, "") if self.each == "row" else {}
         try:
             self.subject.format(**{**names, "query": "", "count": 0})

@@ -49,6 +49,7 @@ class Webhook:
         return Guarantee.AT_LEAST_ONCE
 
     def open(self, stream: Stream) -> Writer:
+        """A writer for the stream; nothing is sent yet, and nobody is fenced."""
         return _WebhookWriter(self, stream, SystemClock())
 
 
