@@ -12,9 +12,9 @@ class NotTheFirst(Exception):
 
 def create(servers: str, topic: str, config: dict[str, str] | None = None) -> None:
     """Make a topic of one partition; one that is there already is fine."""
-    future = AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(topic, 1, config=config or {})])
+    admin = AdminClient({"bootstrap.servers": servers})
     try:
-        future[topic].result(timeout=20)
+        admin.create_topics([NewTopic(topic, 1, config=config or {})])[topic].result(timeout=20)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
