@@ -9,12 +9,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
+import headwater as hw
 from headwater.cli.loading import load_app
 from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
+from headwater.sink import Batch, Stream
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.sqlite import ViewStore
@@ -172,3 +175,20 @@ def test_sinks_program(
     with closing(sqlite3.connect("shop.db")) as db:
         (row,) = db.execute("select * from revenue")
     assert "|".join(map(str, row)) in (ROOT / page).read_text()
+
+
+def test_sinks_of_the_page_are_as_it_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a value, and what reads Parquet finds what was written."""
+    monkeypatch.chdir(tmp_path)
+    written = blocks("docs/how-to/sinks.md", "python")
+    values = [block for block in written if block.startswith("hw.")]
+    names: dict[str, Any] = {"hw": hw}
+    for block in values:
+        exec(block, names)
+    for name in ("Postgres", "KafkaTopic", "Parquet", "Delta", "Webhook", "Mail"):
+        assert any(f"hw.{name}(" in block for block in values)
+    rows = pa.table({"product": ["tea"], "revenue": [7.5]})
+    with closing(hw.Parquet("out/revenue").open(Stream(query="shop.revenue", schema=rows.schema))) as writer:
+        writer.write(Batch(run="r", number=0, rows=rows))
+    exec(next(block for block in written if "parquet_files" in block), names)
+    assert names["revenue"].to_dicts() == [{"product": "tea", "revenue": 7.5}]

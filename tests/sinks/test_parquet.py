@@ -241,6 +241,15 @@ def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch: pytes
         hw.Parquet(tmp_path / "out").open(PLAIN)
 
 
+def test_a_file_system_without_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*args: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(InvalidError, match="no hard links"):
+        hw.Parquet(tmp_path / "out").open(PLAIN)
+
+
 def test_a_file_that_is_lost_or_damaged_is_named(tmp_path: Path) -> None:
     with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
         writer.write(batch_of(0, [1], 0, 1))

@@ -19,6 +19,7 @@ from headwater.testing.sinks import Place, SinkContract
 from headwater.transmit.administration import delete_topic, topic_settings
 from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
+from torture.subjects import committed_records
 
 SCHEMA = pa.schema({"k": pa.string(), "v": pa.int64()})
 KEYED = Stream(query="shop.totals", schema=SCHEMA, key=("k",), changes=True)
@@ -286,7 +287,11 @@ class TestContract(SinkContract):
         def make() -> Place:
             # Progress is the query's, so each place is a log of its own to the suite: a prefix for its query.
             sink = hw.KafkaTopic(next(topics), servers=broker.bootstrap_servers, partitions=2)
-            return Place(sink=_Apart(sink), read=lambda stream: read_rows(broker, sink.name, stream))
+            return Place(
+                sink=_Apart(sink),
+                read=lambda stream: read_rows(broker, sink.name, stream),
+                interruptions=lambda stream: interruptions(_Apart(sink), stream),
+            )
 
         return make
 
@@ -305,16 +310,57 @@ class _Apart:
         return self.sink.open(replace(stream, query=f"{self.sink.name}.{stream.query}"))
 
 
+def interruptions(sink: _Apart, stream: Stream) -> Iterator[Callable[[Batch], None]]:
+    """Writes that end before a request is sent, or before its answer is heard: of the first one, the second ..."""
+    ended = False
+    for step in count(1):
+        for heard in (True, False):
+            if ended:
+                return
+
+            def interrupt(batch: Batch, step: int = step, heard: bool = heard) -> None:
+                nonlocal ended
+                writer: Any = sink.open(stream)
+                client, left = writer._client, step
+
+                def cut(ask: Any) -> Any:
+                    def asked(*args: Any, **kwargs: Any) -> Any:
+                        nonlocal left
+                        left -= 1
+                        if left == 0 and heard:
+                            raise UnavailableError("the connection broke")
+                        answer = ask(*args, **kwargs)
+                        if left == 0:
+                            raise UnavailableError("the connection broke")
+                        return answer
+
+                    return asked
+
+                client.call, client.call_all = cut(client.call), cut(lambda *a, **k: all_of(client, *a, **k))
+                try:
+                    writer.write(batch)
+                    ended = True
+                finally:
+                    writer.close()
+
+            yield interrupt
+
+
+def all_of(client: Client, *args: Any, **kwargs: Any) -> Any:
+    """The answers to several requests, when all are there."""
+    answers = list(Client.call_all(client, *args, **kwargs))
+    return (answer for answer in answers)
+
+
 def read_rows(broker: Broker, topic: str, stream: Stream) -> list[dict[str, Any]]:
     """What a reader makes of the records."""
     with Client(broker.bootstrap_servers) as client:
         if topic not in client.topics([topic]):
             return []
-    found = records(broker, topic)
+    found = committed_records(broker.bootstrap_servers, topic)
     if stream.key:
-        last = {record.key(): record.value() for record in found}
-        return [json.loads(value) for value in last.values() if value is not None]
-    values = [json.loads(record.value()) for record in found]
+        return [json.loads(value) for value in dict(found).values() if value is not None]
+    values = [json.loads(value or b"") for _, value in found]
     if not stream.changes:
         return values
     left = Counter(json.dumps(value["after"]) for value in values if value["op"] == "c")

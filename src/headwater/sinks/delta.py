@@ -51,6 +51,7 @@ class Delta:
         return Guarantee.EXACTLY_ONCE
 
     def open(self, stream: Stream) -> Writer:
+        """Make the table ready, and fence every writer opened before."""
         attempt = f"cannot write {stream.query!r} to Delta table {str(self.path)!r}"
         try:
             import deltalake  # noqa: F401

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 GRACE_MS = 10 * 60 * 1000
 _MANIFEST = re.compile(r"(\d{12})\.json")
 _TRIES_MAX = 100
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ENOENT, errno.EMFILE, errno.ETIMEDOUT)
 
 
@@ -99,6 +100,14 @@ class ManifestChain:
                 os.link(aside, self._path(version))
             except (FileExistsError, FileNotFoundError):
                 raise self._superseded() from None
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                raise InvalidError(
+                    f"cannot write to {str(self.folder)!r}: its file system has no hard links, by which two "
+                    "writers are told apart",
+                    hint="name a folder on a local disk, or use hw.Delta",
+                ) from error
             _sync(self._manifests)
         finally:
             aside.unlink(missing_ok=True)
@@ -114,19 +123,18 @@ class ManifestChain:
 
     def clean(self, newest: Manifest, now_ms: int) -> None:
         """Delete old manifests, and files that neither the others name nor somebody is about to."""
-        kept = [newest]
+        named = {file.name for file in newest.files}
         for version in self._versions():
             path = self._path(version)
             if version == newest.version:
                 continue
             try:
                 if version > newest.version or _age_ms(path, now_ms) < GRACE_MS:
-                    kept.append(_decode(path))
+                    named |= {file["name"] for file in json.loads(path.read_bytes())["files"]}
                 else:
                     path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue
-        named = {file.name for manifest in kept for file in manifest.files}
         for path in [*self.data.iterdir(), *self._manifests.glob(".*.tmp")]:
             try:
                 if path.name not in named and _age_ms(path, now_ms) >= GRACE_MS:

@@ -59,6 +59,7 @@ class Parquet:
         return Guarantee.EXACTLY_ONCE
 
     def open(self, stream: Stream) -> Writer:
+        """Make the folder ready, and fence every writer opened before."""
         if stream.changes and not stream.key:
             raise InvalidError(
                 f"cannot write {stream.query!r} to {str(self.folder)!r}: rows can be taken back, and without a "

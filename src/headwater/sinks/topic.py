@@ -74,6 +74,7 @@ class KafkaTopic:
         return Guarantee.EXACTLY_ONCE
 
     def open(self, stream: Stream) -> Writer:
+        """Make the topic ready, and end what writers of the query opened before have begun; they are fenced."""
         servers = self.servers or stream.servers
         if not servers:
             raise InvalidError(f"cannot write to topic {self.name!r}: no servers are named")
