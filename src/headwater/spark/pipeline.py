@@ -26,7 +26,7 @@ from headwater.process.windowing import CHANGE
 from headwater.record import TopicPartition
 from headwater.sink import Stream
 from headwater.spark.building import call_function, first_line, read_stream
-from headwater.spark.exclusions import Exclusions
+from headwater.spark.exclusions import Exclusions, exclusions_of
 from headwater.spark.failures import PAUSE_MAX_S, Failure, Retries, read_failure
 from headwater.spark.offsets import from_json
 from headwater.spark.poison import Ground, Isolation
@@ -90,7 +90,8 @@ class Pipeline:
 
     def start(self) -> None:
         """Check every view, then start every query; nothing is started if anything is wrong."""
-        self._exclusions = {query.name: self._read_exclusions(query) for query in self._app.queries}
+        data, servers = self._settings.data, self._settings.bootstrap_servers
+        self._exclusions = {q.name: exclusions_of(data, self._app.name, q, servers) for q in self._app.queries}
         views = [(view, *self._build(view)) for view in self._app.views]
         deliveries = [(delivery, *self._build(delivery)) for delivery in self._app.deliveries]
         misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
@@ -98,7 +99,7 @@ class Pipeline:
             self._store.declare(_shape(view, rows))
         self._sinks = [self._open_sink(delivery, rows) for delivery, rows, _ in deliveries]
         for view, rows, mode in views:
-            sink = view_sink(self._store, view, self._spool(view), self._note_operators)
+            sink = view_sink(self._store, view, self._spool(view), partial(self._note, kind=Kind.OPERATORS))
             self._start(view.name, rows, sink, VIEW_TRIGGER, mode)
         for (delivery, rows, mode), outside in zip(deliveries, self._sinks, strict=True):
             self._start(delivery.name, rows, outside, VIEW_TRIGGER, mode)
@@ -129,7 +130,7 @@ class Pipeline:
             if progress is None or progress.json == self._noted.get(name):
                 continue
             self._noted[name] = progress.json
-            self._facts.add(name, self._fact(query, progress), at_ms=self._clock.now_ms())
+            self._facts.add(name, self._fact(name, query, progress), at_ms=self._clock.now_ms())
 
     def stop(self) -> None:
         """Stop the queries between batches, as far as Spark can."""
@@ -159,13 +160,6 @@ class Pipeline:
         servers = self._settings.bootstrap_servers
         return read_stream(self._spark, topic, servers, exclusions=exclusions, every_partition=every_partition)
 
-    def _read_exclusions(self, query: Query) -> Exclusions:
-        path = self._settings.data / "excluded" / f"{query.name}.json"
-        exclusions = Exclusions(path, f"{self._app.name}.{query.name}", query.topics)
-        with Client(self._settings.bootstrap_servers) as client:
-            exclusions.catch_up(client)
-        return exclusions
-
     def _spool(self, query: Query) -> Spool:
         return Spool(str(self._settings.data / "spool" / query.name))
 
@@ -178,7 +172,9 @@ class Pipeline:
             changes=CHANGE in rows.columns,
             servers=self._settings.bootstrap_servers,
         )
-        sink = DeliverySink(delivery, stream, self._store, self._spool(delivery), self._note_operators)
+        sink = DeliverySink(
+            delivery, stream, self._store, self._spool(delivery), partial(self._note, kind=Kind.OPERATORS)
+        )
         sink.open()
         return sink
 
@@ -226,10 +222,10 @@ class Pipeline:
 
     # -- watching ---------------------------------------------------------------------------------------------
 
-    def _note_operators(self, view: str, body: dict[str, Any]) -> None:
-        self._facts.add(view, body, at_ms=self._clock.now_ms(), kind=Kind.OPERATORS)
+    def _note(self, name: str, body: dict[str, Any], kind: Kind = Kind.BATCH) -> None:
+        self._facts.add(name, body, at_ms=self._clock.now_ms(), kind=kind)
 
-    def _fact(self, query: StreamingQuery, progress: Any) -> dict[str, Any]:
+    def _fact(self, name: str, query: StreamingQuery, progress: Any) -> dict[str, Any]:
         return {
             "state": "running" if query.isActive else "stopped",
             "batchId": progress.batchId,
@@ -237,25 +233,14 @@ class Pipeline:
             "inputRowsPerSecond": progress.inputRowsPerSecond,
             "processedRowsPerSecond": progress.processedRowsPerSecond,
             "durationMs": dict(progress.durationMs),
-            "behindRecords": self._behind(progress.sources),
+            "behindRecords": _behind(progress.sources, self._settings.bootstrap_servers),
+            "leftOutRecords": len(self._exclusions.get(name, ())),
             "sources": [
                 {"startOffset": _offsets(source.startOffset), "endOffset": _offsets(source.endOffset)}
                 for source in progress.sources
             ],
             "error": None,
         }
-
-    def _behind(self, sources: Iterable[Any]) -> int | None:
-        """How many records are in the log that the query has not read; None while the log cannot be asked."""
-        read: dict[TopicPartition, int] = {}
-        for source in sources:
-            read.update(from_json(_offsets(source.endOffset)))
-        try:
-            with Client(self._settings.bootstrap_servers) as client:
-                latest = client.offsets(read, LATEST)
-        except UnavailableError:
-            return None
-        return sum(max(0, latest[tp] - offset) for tp, offset in read.items())
 
     @property
     def _mending(self) -> bool:
@@ -279,12 +264,12 @@ class Pipeline:
             failure = read_failure(str(error))
             pause = self._retries.pause(name, failure, progressed=query.lastProgress is not None)
             if pause is not None:
-                self._note_failure(name, failure, "waiting")
+                self._note(name, {"state": "waiting", "error": failure.reason})
                 self._due[name] = self._clock.monotonic() + pause
             elif failure.of_a_row and name in self._exclusions:
                 self._isolations[name] = self._isolate(name, failure)
             else:
-                self._note_failure(name, failure, "failed")
+                self._note(name, {"state": "failed", "error": failure.reason})
                 raise _given_up(name, failure.reason) from error
 
     def _isolate(self, name: str, failure: Failure) -> Isolation:
@@ -310,23 +295,30 @@ class Pipeline:
             self._due[name] = self._clock.monotonic() + PAUSE_MAX_S
             return
         except HeadwaterError as error:
-            self._note_failure(name, isolation.failure, "failed")
+            self._note(name, {"state": "failed", "error": isolation.failure.reason})
             raise _given_up(name, f"{isolation.failure.reason} (poison rows were looked for: {error})") from error
         self._retries.forgive(name)
         self._read_before[name] = self._read_before.get(name, 0) + _rows_read(self._queries[name])
         rows, mode = self._build(isolation.query)
         self._start(name, rows, self._batch_functions[name], VIEW_TRIGGER, mode)
 
-    def _note_failure(self, name: str, failure: Failure, state: str) -> None:
-        self._note(name, {"state": state, "error": failure.reason})
-
-    def _note(self, name: str, body: dict[str, Any]) -> None:
-        self._facts.add(name, body, at_ms=self._clock.now_ms())
-
 
 def _given_up(name: str, reason: str) -> HeadwaterError:
     hint = "mend the cause and start again: it goes on where it was"
     return HeadwaterError(f"query {name!r} failed: {reason}", hint=hint)
+
+
+def _behind(sources: Iterable[Any], servers: str) -> int | None:
+    """How many records are in the log that a query has not read; None while the log cannot be asked."""
+    read: dict[TopicPartition, int] = {}
+    for source in sources:
+        read.update(from_json(_offsets(source.endOffset)))
+    try:
+        with Client(servers) as client:
+            latest = client.offsets(read, LATEST)
+    except UnavailableError:
+        return None
+    return sum(max(0, latest[tp] - offset) for tp, offset in read.items())
 
 
 def _rows_read(query: StreamingQuery) -> int:
