@@ -66,5 +66,8 @@ def run(
             print(f"view {view.name}: {it.store.count(view.name)} rows")
         for delivery in app.deliveries:
             print(f"sink {delivery.name}: {it.pipeline.rows_read()[delivery.name]} records read")
+        for query, count in it.pipeline.left_out().items():
+            if count:
+                print(f"{query}: {count} records are left out, on which it fails; `headwater deadletter list`")
         for letters, count in it.store.counters().items():
-            print(f"{letters}: {count} records did not fit")
+            print(f"{letters}: {count} dead letters")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headwater.app import Topic
+from headwater.app import Query, Topic
 from headwater.record import TopicPartition
 from headwater.spark.offsets import Excluded
 from headwater.transmit.batch import Buffer, decode_batch, walk
@@ -86,6 +86,14 @@ class Exclusions:
             file.flush()
             os.fsync(file.fileno())
         part.replace(self._path)
+
+
+def exclusions_of(data: Path, app: str, query: Query, servers: str) -> Exclusions:
+    """What a query of an app leaves out, as of now."""
+    exclusions = Exclusions(data / "excluded" / f"{query.name}.json", f"{app}.{query.name}", query.topics)
+    with Client(servers) as client:
+        exclusions.catch_up(client)
+    return exclusions
 
 
 def leave_out(

@@ -24,7 +24,7 @@ from headwater.process.windowing import CHANGE
 from headwater.sink import Stream
 from headwater.spark.building import APPEND, UPDATE, Plan, plan_query, read_stream
 from headwater.spark.definition import check_definition, keep_partitions, read_definition, write_definition
-from headwater.spark.exclusions import Exclusions
+from headwater.spark.exclusions import Exclusions, exclusions_of
 from headwater.spark.failures import Failure
 from headwater.spark.poison import Ground, Isolation
 from headwater.spark.rebuilding import Rebuilds, Surrounding
@@ -37,7 +37,6 @@ from headwater.store.facts import FactStore
 from headwater.store.generations import Generation, Generations
 from headwater.store.sqlite import ViewStore
 from headwater.store.tables import ViewShape
-from headwater.transmit.client import Client
 
 VIEW_TRIGGER = "500 milliseconds"
 DEAD_LETTER_TRIGGER = "2 seconds"
@@ -92,12 +91,8 @@ class Pipeline:
 
     def start(self) -> None:
         """Check every query, then start every one; nothing is started if anything is wrong."""
-        with Client(self._settings.bootstrap_servers) as client:
-            for query in self._app.queries:
-                path = self._settings.data / "excluded" / f"{query.name}.json"
-                exclusions = Exclusions(path, f"{self._app.name}.{query.name}", query.topics)
-                exclusions.catch_up(client)
-                self._exclusions[query.name] = exclusions
+        data, servers = self._settings.data, self._settings.bootstrap_servers
+        self._exclusions = {q.name: exclusions_of(data, self._app.name, q, servers) for q in self._app.queries}
         plans = [self._plan(query) for query in self._app.queries]
         misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
         plans = [plan for plan in plans if self._goes_on(plan)]
@@ -119,7 +114,7 @@ class Pipeline:
         while True:
             # Asked before failures are tended: a query that ended since then is looked at once more.
             settled = self._watch.settled
-            self._watch.note_progress()
+            self._watch.note_progress(self.left_out())
             self._watch.tend_failures(self)
             if not self._rebuilds.tend() and settled and self._watch.settled:
                 return

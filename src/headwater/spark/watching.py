@@ -1,7 +1,7 @@
 """Watches over the queries that were started: notes what each batch did, starts again what failed."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -100,13 +100,14 @@ class Watch:
         """How many records each query has read since the start."""
         return {name: watched.rows_read for name, watched in self._watched.items()}
 
-    def note_progress(self) -> None:
-        """Record what the queries have done since the last call."""
+    def note_progress(self, left_out: Mapping[str, int]) -> None:
+        """Record what the queries have done since the last call, and how many records each leaves out."""
         for name, watched in self._watched.items():
             progress = watched.query.lastProgress
             if progress is not None and progress.json != watched.noted:
                 watched.noted = progress.json
-                self.tell(name, self._fact(watched.query, progress))
+                fact = self._fact(watched.query, progress)
+                self.tell(name, {**fact, "leftOutRecords": left_out.get(name.partition(MARK)[0], 0)})
 
     def tend_failures(self, mender: Mender) -> None:
         """Start failed queries again after a pause; raise for one that cannot be mended."""
