@@ -28,6 +28,7 @@ from headwater.sink import Stream
 from headwater.spark.building import call_function, first_line, read_stream
 from headwater.spark.exclusions import Exclusions, exclusions_of
 from headwater.spark.failures import PAUSE_MAX_S, Failure, Retries, read_failure
+from headwater.spark.life import died, java_exit, while_java_lives
 from headwater.spark.offsets import from_json
 from headwater.spark.poison import Ground, Isolation
 from headwater.spark.rows import bad_records
@@ -90,6 +91,10 @@ class Pipeline:
 
     def start(self) -> None:
         """Check every view, then start every query; nothing is started if anything is wrong."""
+        with while_java_lives():
+            self._start_all()
+
+    def _start_all(self) -> None:
         data, servers = self._settings.data, self._settings.bootstrap_servers
         self._exclusions = {q.name: exclusions_of(data, self._app.name, q, servers) for q in self._app.queries}
         views = [(view, *self._build(view)) for view in self._app.views]
@@ -110,9 +115,16 @@ class Pipeline:
     def run(self, *, until: float | None = None) -> None:
         """Watch over the queries until they end, one is given up, or the monotonic time `until` is reached.
 
-        A query that fails is started again, from where it was; one that fails over and over is given up.
+        A query that fails is started again, from where it was; one that fails over and over is given up. Where
+        Spark's Java has died, a SparkDiedError says so.
         """
+        with while_java_lives():
+            self._watch(until)
+
+    def _watch(self, until: float | None) -> None:
         while True:
+            if (code := java_exit()) is not None:
+                raise died(code)
             # Asked before failures are tended: a query that ended since then is looked at once more.
             settled = not self._mending and not any(query.isActive for query in self._queries.values())
             self.note_progress()
@@ -136,6 +148,10 @@ class Pipeline:
         """Stop the queries between batches, as far as Spark can."""
         for isolation in self._isolations.values():
             isolation.stop()
+        if (code := java_exit()) is not None:
+            for name in self._queries:
+                self._note(name, {"state": "waiting", "error": str(died(code))})
+            self._queries.clear()
         for name, query in self._queries.items():
             was_active = query.isActive
             query.stop()
