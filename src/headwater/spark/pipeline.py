@@ -26,6 +26,7 @@ from headwater.process.windowing import CHANGE
 from headwater.record import TopicPartition
 from headwater.sink import Stream
 from headwater.spark.building import call_function, first_line, read_stream
+from headwater.spark.checkpoint import check_checkpoint
 from headwater.spark.exclusions import Exclusions, exclusions_of
 from headwater.spark.failures import PAUSE_MAX_S, Failure, Retries, read_failure
 from headwater.spark.life import died, java_exit, while_java_lives
@@ -95,6 +96,9 @@ class Pipeline:
             self._start_all()
 
     def _start_all(self) -> None:
+        letters = [topic.dead_letters for topic in self._app.topics]
+        for name in [*(query.name for query in self._app.queries), *letters]:
+            check_checkpoint(self._settings.data / "checkpoints" / name, name)
         data, servers = self._settings.data, self._settings.bootstrap_servers
         self._exclusions = {q.name: exclusions_of(data, self._app.name, q, servers) for q in self._app.queries}
         views = [(view, *self._build(view)) for view in self._app.views]

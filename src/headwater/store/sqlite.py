@@ -32,6 +32,7 @@ from headwater.errors import ConflictError, InvalidError
 from headwater.store import late
 from headwater.store.columns import Column, Value, decode_value, encode_column, parse_value, sorting
 from headwater.store.late import LateRow
+from headwater.store.room import waits_for_room
 
 CHANGES_KEPT = 10_000
 """Enough for a browser tab to come back after minutes and miss nothing; older followers start from the rows."""
@@ -93,7 +94,8 @@ class ViewStore:
             self._check_readable()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection().executescript(_SCHEMA.format(late=late.SCHEMA))
+            with waits_for_room(path):
+                self._connection().executescript(_SCHEMA.format(late=late.SCHEMA))
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -309,15 +311,16 @@ class ViewStore:
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
-        with self._write_lock:
+        with self._write_lock, waits_for_room(self.path):
             db = self._connection()
             db.execute("begin immediate")
             try:
                 yield db
+                db.execute("commit")
             except BaseException:
-                db.execute("rollback")
+                if db.in_transaction:  # SQLite has rolled back by itself where the disk was full.
+                    db.execute("rollback")
                 raise
-            db.execute("commit")
 
     def _shape(self, db: sqlite3.Connection, view: str) -> ViewShape:
         shape = self._shape_or_none(db, view)
