@@ -37,7 +37,8 @@ class Stream:
 
     `query` names it among all that write to the same place (`app.function`). With a `key` a row replaces the one
     of the same key; without, rows are appended. `changes` says that rows can be taken back. `servers` is the
-    address of the app's log, for a sink that writes there.
+    address of the app's log, for a sink that writes there. `continues` names a run before this one whose rows
+    stay: where that one was the last to write, the new run is no fresh start.
     """
 
     query: str
@@ -45,6 +46,7 @@ class Stream:
     key: tuple[str, ...] = ()
     changes: bool = False
     servers: str = ""
+    continues: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from headwater.record import TopicPartition
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.spark.sink import dead_letter_sink
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import Progress, ViewStore
+from headwater.store.sqlite import ViewStore
+from headwater.store.tables import Progress
 from headwater.transmit.batch import decode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.embedded import Broker
@@ -200,7 +201,7 @@ def test_changed_view_is_refused_before_anything_is_written(
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0)])
     run_once(shop(), spark, broker, tmp_path)
     changed = shop(lambda orders: orders.groupBy("product").count(), key=["product"])
-    with pytest.raises(ConflictError, match="cannot continue view 'revenue'"):
+    with pytest.raises(ConflictError, match="cannot go on with view 'revenue'"):
         run_once(changed, spark, broker, tmp_path)
 
 

@@ -10,7 +10,8 @@ from headwater.errors import UnavailableError
 from headwater.store import sqlite
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewShape, ViewStore
+from headwater.store.sqlite import ViewStore
+from headwater.store.tables import ViewShape
 
 SHAPE = ViewShape(name="counts", key=("word",), columns=(Column("word", "string"),))
 
@@ -34,7 +35,7 @@ def test_a_view_that_is_locked_for_long_is_written_later(tmp_path: Path, monkeyp
 def test_a_full_disk_takes_nothing_of_a_batch_and_all_of_it_later(tmp_path: Path) -> None:
     store = ViewStore(tmp_path / "views.db")
     store.declare(SHAPE)
-    db = store._connection()
+    db = store.reading()
     (pages,) = db.execute("pragma page_count").fetchone()
     db.execute(f"pragma max_page_count = {pages + 2}")  # What SQLite finds no room for, it calls a full disk.
     table = pa.table({"word": [f"{n:0200d}" for n in range(500)]})

@@ -19,6 +19,7 @@ from headwater.cli import (
     pipeline,
     queue,
     quota,
+    rebuild,
     run,
     topic,
     topic_admin,
@@ -39,6 +40,7 @@ app.command("demo", rich_help_panel="Apps")(demo.demo)
 app.add_typer(view.app, name="view", rich_help_panel="Apps")
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="Apps")
 app.add_typer(late.app, name="late", rich_help_panel="Apps")
+app.command("rebuild", rich_help_panel="Apps")(rebuild.rebuild)
 app.command("transcript", rich_help_panel="Apps")(transcript.transcript)
 app.command("broker", rich_help_panel="The log")(broker.broker)
 topic_admin.add_commands(topic.app)

@@ -6,9 +6,9 @@ Used by `run` and `demo`. The console is up before Spark is, so there is somethi
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -47,6 +47,8 @@ class RunSettings:
     http: tuple[str, int] | None
     master: str
     once: bool = False
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings for Spark."""
 
 
 class SparkRun:
@@ -134,7 +136,7 @@ def running(
 
         def start_pipeline(stack: ExitStack) -> Pipeline:
             name = f"headwater-{app.name}"
-            session = spark_session(name, master=settings.master, log_file=log_file, java=java)
+            session = spark_session(name, master=settings.master, log_file=log_file, java=java, conf=settings.conf)
             pipeline = Pipeline(app, stack.enter_context(session), store, facts, places, clock)
             say(f"Spark is ready; its log is {log_file}")
             stack.callback(pipeline.stop)

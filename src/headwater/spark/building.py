@@ -5,7 +5,9 @@ The same function makes a stream or, for a computation over all that is in the l
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -13,16 +15,54 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater.app import Query, Topic
 from headwater.errors import HeadwaterError, InvalidError
+from headwater.spark.definition import Definition, define
 from headwater.spark.exclusions import Exclusions
 from headwater.spark.offsets import BOOTSTRAP, Range, read_options, to_json
 from headwater.spark.rows import good_rows
 from headwater.spark.source import COLUMNS, HeadwaterSource, read_range
+from headwater.spark.spool import Spool
+from headwater.spark.surroundings import surroundings
+from headwater.store.generations import Starting
 from headwater.transmit.columns import SCHEMA
 
 OFFSETS_PER_TRIGGER_MAX = 500_000
 """Bounds a batch's memory; large enough that a backlog is worked off at full speed."""
 
 LOCAL_RECORDS_MAX = 20_000
+
+UPDATE, APPEND = "update", "append"
+"""Spark's own aggregates give new versions of rows; our operators append changes, and Spark chains only those."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A query as Spark will run it: what its function made, in which output mode, and what that means."""
+
+    query: Query
+    rows: DataFrame
+    mode: str
+    definition: Definition
+
+
+class Read(Protocol):
+    """How a topic becomes a DataFrame."""
+
+    def __call__(self, topic: Topic, *, every_partition: bool = False) -> DataFrame: ...
+
+
+def plan_query(query: Query, read: Read, spool: Spool) -> Plan:
+    """Call the query's function on streams; what is wrong with it is told as the user's mistake."""
+    with surroundings(spool) as around:
+        rows, mode = call_function(query, read), UPDATE
+    if around.operators:
+        # Now it is known that there are operators with a watermark, which want to see every partition.
+        with surroundings(spool) as around:
+            rows, mode = call_function(query, lambda topic: read(topic, every_partition=True)), APPEND
+    if not rows.isStreaming:
+        raise InvalidError(
+            f"cannot build {query.kind} {query.name!r}: its function must return a streaming DataFrame"
+        )
+    return Plan(query=query, rows=rows, mode=mode, definition=define(query, rows, around.meanings))
 
 
 def read_stream(
@@ -31,15 +71,17 @@ def read_stream(
     servers: str,
     *,
     every_partition: bool = False,
+    starting: Starting | None = None,
     exclusions: Exclusions | None = None,
 ) -> DataFrame:
-    """The records of a topic from the first on, as they come."""
+    """The records of a topic as they come, from the first on or from where `starting` says."""
+    offsets = (starting or {}).get(topic.name)
     _register_source(spark)
     return (
         spark.readStream.format("headwater")
         .option(BOOTSTRAP, servers)
         .option("subscribe", topic.name)
-        .option("startingOffsets", "earliest")
+        .option("startingOffsets", "earliest" if offsets is None else json.dumps({topic.name: offsets}))
         .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
         .option("everyPartition", str(every_partition).lower())
         .options(**_exclusion_options(exclusions, topic))

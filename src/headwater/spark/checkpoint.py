@@ -109,6 +109,25 @@ def _is_whole(path: Path) -> bool:
     return found == sums[_CRC_HEADER.size :]
 
 
+def run_of(checkpoint: Path) -> str | None:
+    """The identity of the checkpoint; None if no query was ever started with it."""
+    try:
+        found: str = json.loads((checkpoint / "metadata").read_text())["id"]
+        return found
+    except FileNotFoundError:
+        return None
+
+
+def offsets_behind(checkpoint: Path, batch: int) -> Offsets:
+    """Up to where a batch and all before it have read; nothing before the first."""
+    return _read_offsets(checkpoint / "offsets" / str(batch)) if batch >= 0 else {}
+
+
+def last_done(checkpoint: Path) -> int:
+    """The number of the last batch that is done; -1 before the first."""
+    return max(_numbers(checkpoint / "commits"), default=-1)
+
+
 def _numbers(folder: Path) -> set[int]:
     return {int(path.name) for path in folder.glob("*") if path.name.isdecimal()}
 

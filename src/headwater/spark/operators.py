@@ -20,6 +20,7 @@ from headwater.process.windows import Time, Tumbling, Window
 from headwater.spark.frames import empty_like
 from headwater.spark.rows import DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, event_time_of
 from headwater.spark.stateful import Times, run_kernel
+from headwater.spark.surroundings import current_surroundings
 
 WINDOW = "window"
 _SPAN = {"window_start", "window_end"}
@@ -94,6 +95,7 @@ def correct_clocks(
         micros = {name: F.unix_micros(F.col(name).cast("timestamp")) for name in names}
         rows = events.withColumns(micros)
         kernel = ClockKernel.of(clocks, empty_like(rows.schema).schema)
+        current_surroundings().meanings.append({"name": "correct_clocks", "by": [device], "memory": memory})
         moved = run_kernel(rows, kernel, by=[device], kind="clocks")
         times = {name: F.timestamp_micros(name) for name in names}
         return moved.withColumns(times).withMetadata(event, events.schema[event].metadata)
@@ -117,6 +119,7 @@ def _is_native(windowing: Windowing) -> bool:
 def _native(events: DataFrame, windowing: Windowing) -> DataFrame:
     if CHANGE in events.columns:
         return _changes(events, windowing)  # Spark's aggregates cannot take anything back.
+    current_surroundings().meanings.append(_meaning(windowing))
     assert isinstance(windowing.where, Tumbling)
     span = F.window(events[event_time_of(events)], _interval(windowing.where)).alias(WINDOW)
     results = [_FUNCTIONS[a.function](a.column or "*").alias(name) for name, a in windowing.what.items()]
@@ -136,6 +139,8 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     rows, times = _timed(events, windowing)
     schema = empty_like(rows.drop(WATERMARK).schema).schema
     kernel = WindowedKernel.of(_at(windowing, times.event_time), schema)
+    state = {name: str(dict(table.schema)) for name, table in kernel.initial().items()}
+    current_surroundings().meanings.append(_meaning(windowing) | {"state": state})
     by_clock = windowing.where.by is Time.PROCESSING
     needs_clock = by_clock or kernel.firing.has_deadlines or times.idle_after is not None
     times = replace(times, processing_time=needs_clock)
@@ -148,6 +153,19 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
         *windowing.by, span.alias(WINDOW), *windowing.what, moment, *PANE_COLUMNS, CHANGE, WATERMARK
     )
     return chosen.withMetadata(EVENT_TIME_COLUMN, {EVENT_TIME_KEY: True})
+
+
+def _meaning(windowing: Windowing) -> dict[str, Any]:
+    """For who has to tell whether a windowing is still the one it was."""
+    return {
+        "name": "windowed",
+        "what": windowing.what,
+        "where": windowing.where,
+        "when": windowing.when,
+        "how": windowing.how,
+        "by": windowing.by,
+        "lateness": windowing.lateness,
+    }
 
 
 def _timed(events: DataFrame, windowing: Windowing) -> tuple[DataFrame, Times]:

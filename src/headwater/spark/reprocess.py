@@ -35,8 +35,8 @@ def reprocess_late(
     if WINDOW not in rows.columns:
         raise InvalidError(
             f"cannot reprocess late rows of view {view.name!r}: its rows do not say of which window they are",
-            hint=f"have its function keep the column {WINDOW!r}, or rebuild the whole view from the log: "
-            "stop the app and remove the view's folder below 'checkpoints'",
+            hint=f"have its function keep the column {WINDOW!r}, or compute the whole view anew from "
+            f"the log: headwater rebuild {view.name}",
         )
     numbers = [row.number for row in waiting]
     table = rows.toArrow()

@@ -8,9 +8,10 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pyspark
 from pyspark import SparkContext
@@ -29,9 +30,14 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 @contextmanager
 def spark_session(
-    name: str, *, master: str = "local[*]", log_file: Path, java: JavaChoice | None = None
+    name: str,
+    *,
+    master: str = "local[*]",
+    log_file: Path,
+    java: JavaChoice | None = None,
+    conf: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[SparkSession]:
-    """A session that is stopped at the end; what Spark is told is in `_settings`."""
+    """A session that is stopped at the end; what Spark is told is in `_settings`, then in `conf`."""
     java = java or find_java(os.environ)
     os.environ["JAVA_HOME"] = str(java.chosen.home)
     # The workers must be the Python that has this package, whatever `python3` is on the PATH.
@@ -43,7 +49,7 @@ def spark_session(
     if master.startswith("local"):
         os.environ.setdefault("SPARK_HOME", str(_quick_home(log_file.with_name("spark-home"))))
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in _settings(master).items():
+    for key, value in {**_settings(master), **conf}.items():
         builder = builder.config(key, value)
     try:
         with _stderr_to(log_file):

@@ -20,7 +20,8 @@ from headwater.sink import Batch, Stream, Writer
 from headwater.spark.operators import WATERMARK
 from headwater.spark.rows import explain_misfit
 from headwater.spark.spool import Spool, summarize_operators
-from headwater.store.sqlite import Progress, ViewStore
+from headwater.store.sqlite import ViewStore
+from headwater.store.tables import Progress
 from headwater.transmit.batch import decode_batch, encode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.letters import ORIGIN_HEADERS, letter_headers
@@ -35,14 +36,18 @@ BESIDE_ROWS = (CHANGE, WATERMARK)
 _BATCH_RECORDS = 500
 
 
-def view_sink(store: ViewStore, view: View, spool: Spool, note: NoteFacts) -> BatchFunction:
+def view_sink(
+    store: ViewStore, view: View, spool: Spool, note: NoteFacts, *, continues: str | None = None
+) -> BatchFunction:
     """Upsert each batch into the view, its late rows into the ledger, and note what its operators said."""
 
     def write(rows: DataFrame, batch: int) -> None:
         table = rows.toArrow()  # The steps run now, and leave their files.
         run = _run_of(rows)
         late_rows, signs = spool.late(run, batch), signs_of(table)
-        store.commit_rows(view.name, table, run=run, batch=batch, late_rows=late_rows, signs=signs)
+        store.commit_rows(
+            view.name, table, run=run, batch=batch, late_rows=late_rows, signs=signs, continues=continues
+        )
         _note_operators(view, spool, note, run, batch)
 
     return write

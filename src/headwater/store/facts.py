@@ -74,6 +74,10 @@ class FactStore:
         db.execute(f"delete {ours} and sequence <= ?", (query, kind, last + 1 - FACTS_KEPT))
         db.execute("commit")
 
+    def forget(self, query: str) -> None:
+        """Let go of all facts about a query."""
+        self._connection().execute("delete from facts_by_kind where query = ?", (query,))
+
     def queries(self) -> list[str]:
         """The queries of which there are facts."""
         found = self._connection().execute("select distinct query from facts_by_kind order by 1")
