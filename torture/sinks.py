@@ -122,8 +122,9 @@ class World:
         return (self.folder / f"{name}.txt").read_text()[-3000:]
 
     def batches(self) -> int:
-        """How many batches of all queries are finished, by Spark's own account."""
-        return sum(1 for path in (self.folder / "data").rglob("commits/*") if path.name.isdigit())
+        """How many batches with windows are finished, by Spark's own account."""
+        found = (self.folder / "data" / "checkpoints").glob(f"{TOTALS}_*/commits/*")
+        return sum(1 for path in found if path.name.isdigit())
 
     def kill(self, victim: str, chance: random.Random) -> str | None:
         """Kill it, and bring back what does not come back by itself; None if there is no such thing just now."""

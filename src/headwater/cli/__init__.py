@@ -16,6 +16,7 @@ from headwater.cli import (
     group,
     late,
     log,
+    pipeline,
     queue,
     quota,
     rebuild,
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command("run", rich_help_panel="Apps")(run.run)
 app.command("demo", rich_help_panel="Apps")(demo.demo)
 app.add_typer(view.app, name="view", rich_help_panel="Apps")
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel="Apps")
 app.add_typer(late.app, name="late", rich_help_panel="Apps")
 app.command("rebuild", rich_help_panel="Apps")(rebuild.rebuild)
 app.command("transcript", rich_help_panel="Apps")(transcript.transcript)

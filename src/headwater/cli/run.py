@@ -61,10 +61,13 @@ def run(
     with stopping_politely(), running(app, settings, lambda text: print(text, flush=True)) as it:
         queries = ", ".join(query.name for query in app.queries)
         print(f"running {app.name}: {queries}" + ("" if once else "; Ctrl-C ends it"), flush=True)
-        it.pipeline.run()
+        it.spark.run()
         for view in app.views:
             print(f"view {view.name}: {it.store.count(view.name)} rows")
         for delivery in app.deliveries:
             print(f"sink {delivery.name}: {it.pipeline.rows_read()[delivery.name]} records read")
+        for query, count in it.pipeline.left_out().items():
+            if count:
+                print(f"{query}: {count} records are left out, on which it fails; `headwater deadletter list`")
         for letters, count in it.store.counters().items():
-            print(f"{letters}: {count} records did not fit")
+            print(f"{letters}: {count} dead letters")

@@ -9,11 +9,12 @@ list is derived from the log. A small file keeps what was read of it, so that a 
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 
-from headwater.app import Topic
+from headwater.app import Query, Topic
 from headwater.record import TopicPartition
 from headwater.spark.offsets import Excluded
 from headwater.transmit.batch import Buffer, decode_batch, walk
@@ -54,7 +55,8 @@ class Exclusions:
             if letters.topic in there:
                 self._take(client, letters)
         if json.dumps(self._read) != before:
-            self._save()
+            with suppress(OSError):  # It can be read from the log again.
+                self._save()
 
     def options(self, topic: str, *, also: Iterable[tuple[TopicPartition, int]] = ()) -> dict[str, str]:
         """The source's options for a topic that the query reads; `also` is left out, too, though not for good."""
@@ -86,6 +88,14 @@ class Exclusions:
             file.flush()
             os.fsync(file.fileno())
         part.replace(self._path)
+
+
+def exclusions_of(data: Path, app: str, query: Query, servers: str) -> Exclusions:
+    """What a query of an app leaves out, as of now."""
+    exclusions = Exclusions(data / "excluded" / f"{query.name}.json", f"{app}.{query.name}", query.topics)
+    with Client(servers) as client:
+        exclusions.catch_up(client)
+    return exclusions
 
 
 def leave_out(

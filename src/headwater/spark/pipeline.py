@@ -23,9 +23,11 @@ from headwater.errors import ConflictError
 from headwater.process.windowing import CHANGE
 from headwater.sink import Stream
 from headwater.spark.building import APPEND, UPDATE, Plan, plan_query, read_stream
+from headwater.spark.checkpoint import check_checkpoint
 from headwater.spark.definition import check_definition, keep_partitions, read_definition, write_definition
-from headwater.spark.exclusions import Exclusions
+from headwater.spark.exclusions import Exclusions, exclusions_of
 from headwater.spark.failures import Failure
+from headwater.spark.life import died, java_exit, while_java_lives
 from headwater.spark.poison import Ground, Isolation
 from headwater.spark.rebuilding import Rebuilds, Surrounding
 from headwater.spark.rows import bad_records
@@ -37,7 +39,6 @@ from headwater.store.facts import FactStore
 from headwater.store.generations import Generation, Generations
 from headwater.store.sqlite import ViewStore
 from headwater.store.tables import ViewShape
-from headwater.transmit.client import Client
 
 VIEW_TRIGGER = "500 milliseconds"
 DEAD_LETTER_TRIGGER = "2 seconds"
@@ -84,20 +85,19 @@ class Pipeline:
         self._launched: dict[str, _Launched] = {}
         self._exclusions: dict[str, Exclusions] = {}
         self._generations = Generations(store)
-        self._watch = Watch(facts, settings.bootstrap_servers, clock)
+        self._watch = Watch(facts, settings.bootstrap_servers, clock, self.left_out)
         around = Surrounding(
             servers=settings.bootstrap_servers, checkpoints=settings.data / "checkpoints", once=settings.once
         )
         self._rebuilds = Rebuilds(self._watch, self._start_view, app, self._generations, around)
 
+    @while_java_lives()
     def start(self) -> None:
         """Check every query, then start every one; nothing is started if anything is wrong."""
-        with Client(self._settings.bootstrap_servers) as client:
-            for query in self._app.queries:
-                path = self._settings.data / "excluded" / f"{query.name}.json"
-                exclusions = Exclusions(path, f"{self._app.name}.{query.name}", query.topics)
-                exclusions.catch_up(client)
-                self._exclusions[query.name] = exclusions
+        data, servers = self._settings.data, self._settings.bootstrap_servers
+        for query in self._app.queries:
+            check_checkpoint(self._checkpoint(self._generations.current(query.name).name), query.name)
+            self._exclusions[query.name] = exclusions_of(data, self._app.name, query, servers)
         plans = [self._plan(query) for query in self._app.queries]
         misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
         plans = [plan for plan in plans if self._goes_on(plan)]
@@ -106,17 +106,22 @@ class Pipeline:
             self._start(plan, sink)
         for topic, records in misfits:
             name = topic.dead_letters
+            check_checkpoint(self._checkpoint(name), name)
             sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, self._clock)
             writer = self._writer(name, name, records, UPDATE, DEAD_LETTER_TRIGGER)
             self._watch.launch(name, partial(self._begin, writer.foreachBatch(sink), UPDATE))
         self._rebuilds.tend()
 
+    @while_java_lives()
     def run(self, *, until: float | None = None) -> None:
         """Watch over the queries until they end, one is given up, or the monotonic time `until` is reached.
 
-        A query that fails is started again, from where it was; one that fails over and over is given up.
+        A query that fails is started again, from where it was; one that fails over and over is given up. Where
+        Spark's Java has died, a SparkDiedError says so.
         """
         while True:
+            if (code := java_exit()) is not None:
+                raise died(code)
             # Asked before failures are tended: a query that ended since then is looked at once more.
             settled = self._watch.settled
             self._watch.note_progress()

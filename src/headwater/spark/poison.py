@@ -82,7 +82,7 @@ class Isolation:
         self._stopped = threading.Event()
         self._found = 0
         self._noted: tuple[float, int] | None = None
-        self._error: BaseException | None = None
+        self._error: HeadwaterError | None = None
         self._thread = threading.Thread(target=self._run, name=f"isolate-{query.name}", daemon=True)
         self._thread.start()
 
@@ -110,8 +110,10 @@ class Isolation:
                 post_letters(client, self.query, rows, self._exclusions, self._clock)
                 self._exclusions.catch_up(client)
             self._found = len(rows)
-        except BaseException as error:
+        except HeadwaterError as error:
             self._error = error
+        except Exception as error:
+            self._error = HeadwaterError(f"the search failed with {type(error).__name__}: {error}")
 
     def _try_on(self, records: int, found: int) -> None:
         if self._stopped.is_set():

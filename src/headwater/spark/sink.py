@@ -24,6 +24,8 @@ from headwater.store.sqlite import ViewStore
 from headwater.store.tables import Progress
 from headwater.transmit.batch import decode_batch, encode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
+from headwater.transmit.letters import ORIGIN_HEADERS, letter_headers
+from headwater.transmit.redrive import KEPT
 
 BatchFunction = Callable[[DataFrame, int], None]
 NoteFacts = Callable[[str, dict[str, Any]], None]
@@ -31,8 +33,6 @@ NoteFacts = Callable[[str, dict[str, Any]], None]
 BESIDE_ROWS = (CHANGE, WATERMARK)
 """Columns that say something of a row and are no part of it."""
 
-ORIGIN_HEADERS = ("headwater.topic", "headwater.partition", "headwater.offset")
-REASON_HEADER = "headwater.reason"
 _BATCH_RECORDS = 500
 
 
@@ -133,7 +133,7 @@ def dead_letter_sink(store: ViewStore, topic: Topic, bootstrap_servers: str, clo
         if misfits.num_rows:
             with Client(bootstrap_servers) as client:
                 target = TopicPartition(topic.dead_letters, 0)
-                client.create_topic(topic.dead_letters, partitions=1)
+                client.create_topic(topic.dead_letters, partitions=1, configs=KEPT)
                 written = _written_origins(client, target, end)
                 letters = [r for r in _letters(misfits, topic, clock) if _origin(r) not in written]
                 for start in range(0, len(letters), _BATCH_RECORDS):
@@ -157,13 +157,8 @@ def _letters(misfits: pa.Table, topic: Topic, clock: Clock) -> list[Record]:
             key=row["key"],
             value=row["value"],
             timestamp_ms=clock.now_ms(),
-            headers=(
-                *zip(
-                    ORIGIN_HEADERS,
-                    (str(row[name]).encode() for name in ("topic", "partition", "offset")),
-                    strict=True,
-                ),
-                (REASON_HEADER, explain_misfit(row["value"], topic).encode()),
+            headers=letter_headers(
+                TopicPartition(row["topic"], row["partition"]), row["offset"], explain_misfit(row["value"], topic)
             ),
         )
         for row in misfits.to_pylist()
