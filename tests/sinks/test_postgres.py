@@ -220,6 +220,21 @@ def test_who_cannot_come_in_is_told_and_who_comes_too_early_waits(postgres: Post
     assert "secret" not in repr(hw.Postgres("postgresql://nobody:secret@host/db", table="t"))
 
 
+def test_a_role_that_may_not_create_tables_uses_those_it_is_given(postgres: PostgresServer) -> None:
+    name, stream = new_name(), stream_of(key="k", changes=True)
+    hw.Postgres(postgres.dsn, table=name).open(stream).close()
+    with psycopg.connect(postgres.dsn) as db:
+        db.execute(f"create role {name} login")  # type: ignore[call-overload]
+        db.execute(f"grant select, insert, update, delete on {name}, headwater_progress to {name}")  # type: ignore[call-overload]
+    dsn = postgres.dsn.replace("postgres@", f"{name}@")
+    with closing(hw.Postgres(dsn, table=name).open(stream)) as writer:
+        writer.write(batch_of(0, [("a", 1, 1), ("b", 2, 1)]))
+        writer.write(batch_of(1, [("a", 1, -1)]))
+    assert rows_of(postgres.dsn, name, stream) == [{"k": "b", "v": 2}]
+    with pytest.raises(InvalidError, match="permission denied for schema public"):
+        hw.Postgres(dsn, table=new_name()).open(stream)
+
+
 @pytest.mark.parametrize("name", ["", "a.b.c", 'quote"', ".", "x" * 64])
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidError, match="for a table: write"):

@@ -226,9 +226,13 @@ def resolve(connection: Any, target: TableName) -> TableName:
 
 
 def ensure_progress(connection: Any, target: TableName) -> None:
+    """Make the table of progress; who may not create tables uses one that is there."""
+    found = connection.execute("select to_regclass(%s)", (target.progress.sql.as_string(connection),)).fetchone()
+    if found[0] is not None:
+        return
     connection.execute(
         _sql(
-            "create table if not exists {progress} (target text primary key, query text not null, run text, "
+            "create table {progress} (target text primary key, query text not null, run text, "
             "batch bigint, epoch bigint not null, past text[] not null default '{{}}', "
             "changed_at timestamptz not null default now())",
             progress=target.progress.sql,
