@@ -1,16 +1,17 @@
 """Append to visible result: our pipeline into a view, against the JVM connector with Spark's own operators.
 
-./dev bench latency [SECONDS]
+./dev bench latency [SECONDS] [--write]
 
 Events carry the time at which they were appended; a view keeps the newest of each of a hundred keys, and a reader
 that looks at it all the time says how old the newest is when it appears. Stateless: the event itself. Stateful:
 the maximum in a one-minute window. The peer reads the same topic with the Kafka connector and leaves its results
 in memory, with no store behind it, so it is a floor and no rival. Its trigger is as fast as it can.
+`--write` writes docs/benchmarks/latency.md.
 """
 
+import argparse
 import json
 import multiprocessing
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from _brokers import create_topic, start_headwater
+from _report import machine
 from _spark import OURS, THEIRS, session_with_connector, stream
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +33,7 @@ from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.sqlite import ViewStore
 
+REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "latency.md"
 KEYS = 100
 RATES = (1_000, 50_000)
 SCHEMA = "key string, sent double, at timestamp"
@@ -161,25 +164,44 @@ def measure(
 
 
 def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 20.0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seconds", nargs="?", type=float, default=20.0)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    lines = ["| | events/s | | ours, s | JVM connector without a store, s | ratio |", "|---|--:|---|--:|--:|--:|"]
+    print("\n".join(lines), flush=True)
     with tempfile.TemporaryDirectory() as folder, session_with_connector("bench") as spark:
         broker = start_headwater(Path(folder), "interval")
         try:
             for stateful in (False, True):
                 for rate in RATES:
                     us, them = (
-                        quantiles(measure(spark, broker.servers, side, rate, seconds, stateful=stateful), n=100)
+                        quantiles(
+                            measure(spark, broker.servers, side, rate, arguments.seconds, stateful=stateful), n=100
+                        )
                         for side in (OURS, THEIRS)
                     )
-                    print(f"{'stateful' if stateful else 'stateless'}, {rate:,} events/s:", flush=True)
+                    kind = "stateful" if stateful else "stateless"
                     for name, at in (("p50", 49), ("p99", 98)):
-                        print(
-                            f"  {name}: ours {us[at]:.2f} s, JVM connector without a store {them[at]:.2f} s, "
-                            f"ratio {us[at] / them[at]:.2f}",
-                            flush=True,
+                        ratio = us[at] / them[at]
+                        lines.append(
+                            f"| {kind} | {rate:,} | {name} | {us[at]:.2f} | {them[at]:.2f} | {ratio:.2f} |"
                         )
+                        print(lines[-1], flush=True)
         finally:
             broker.stop()
+    if arguments.write:
+        REPORT.write_text("\n".join([INTRODUCTION.format(machine=machine()), *lines, ""]))
+
+
+INTRODUCTION = """# From an append to a visible result
+
+By `./dev bench latency` on {machine}. Events carry the time at which they were appended; how old they are when
+a reader of the view first sees them. *Stateless* shows the newest event of each of a hundred keys, *stateful*
+the maximum in a window of a minute. Ours goes through the app's pipeline into SQLite, in a transaction with its
+position. The other side reads the same topic by Spark's Kafka connector and leaves its results in memory, with
+no store behind it: it is a floor, not a rival. A ratio of 1 would be as fast as that floor.
+"""
 
 
 if __name__ == "__main__":

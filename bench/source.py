@@ -1,12 +1,12 @@
 """Log to Spark: our source against the Kafka connector of the JVM, same broker, same records, in turns.
 
-./dev bench source [RECORDS]
+./dev bench source [RECORDS] [--write]
 
 Each side reads the whole topic as a stream, in micro-batches of a quarter, and drops the rows. The jars of the
-connector come from Maven and are for this comparison only.
+connector come from Maven and are for this comparison only. `--write` writes docs/benchmarks/source.md.
 """
 
-import sys
+import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,11 +15,14 @@ from statistics import median
 
 from _brokers import create_topic, start_headwater
 from _loads import python_produce
+from _report import machine
 from _spark import OURS, THEIRS, session_with_connector, stream
 from pyspark.sql import SparkSession
 
+REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "source.md"
 ROUNDS = 3
 PARTITIONS = (1, 4)
+GOAL = 0.7
 
 
 def read(spark: SparkSession, source: str, servers: str, topic: str, records: int) -> float:
@@ -44,11 +47,19 @@ def in_turns(measure: Callable[[str], float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    records = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", nargs="?", type=int, default=2_000_000)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    lines = [
+        "| value | partitions | ours, rows/s | JVM connector, rows/s | ratio | |",
+        "|--:|--:|--:|--:|--:|---|",
+    ]
+    print("\n".join(lines), flush=True)
     with tempfile.TemporaryDirectory() as folder, session_with_connector("bench") as spark:
         broker = start_headwater(Path(folder), "never")
         try:
-            for size, count in ((100, records), (1000, records // 4)):
+            for size, count in ((100, arguments.records), (1000, arguments.records // 4)):
                 for partitions in PARTITIONS:
                     topic = create_topic(broker.servers, f"bench-{size}-{partitions}", partitions)
                     python_produce(broker.servers, topic, count, size, acks="1")
@@ -57,11 +68,25 @@ def main() -> None:
                         return read(spark, source, broker.servers, topic, count)
 
                     ours, theirs = in_turns(measure)
-                    where = f"{size:>5} B, {partitions} partition{'s' if partitions > 1 else ' '}"
-                    figures = f"ours {ours:>9,.0f} rows/s, JVM connector {theirs:>9,.0f} rows/s"
-                    print(f"{where}: {figures}, ratio {ours / theirs:.2f}", flush=True)
+                    ratio = ours / theirs
+                    verdict = "ok" if round(ratio, 2) >= GOAL else "**short**"
+                    lines.append(
+                        f"| {size} B | {partitions} | {ours:,.0f} | {theirs:,.0f} | {ratio:.2f} | {verdict} |"
+                    )
+                    print(lines[-1], flush=True)
         finally:
             broker.stop()
+    if arguments.write:
+        REPORT.write_text("\n".join([INTRODUCTION.format(machine=machine()), *lines, ""]))
+
+
+INTRODUCTION = """# From the log into Spark
+
+By `./dev bench source` on {machine}. A topic of two million records of 100 B, or a quarter of that of 1000 B,
+is read as a stream in four micro-batches whose rows are dropped: by `format("headwater")`, which is Python, and
+by Spark's Kafka connector, which is Java, from the same broker in the same session, in turns; medians of three
+rounds after one to warm up. The goal is 0.7 of the connector.
+"""
 
 
 if __name__ == "__main__":

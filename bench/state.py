@@ -1,21 +1,22 @@
-"""Stateful processing: our kernels against Spark's own aggregation, transformWithState per key, and Flink SQL.
+"""Stateful processing: `hw.windowed` against Spark's own aggregation, transformWithState per key, and Flink SQL.
 
-./dev bench state [--keys 1000,100000] [--events N] [--kinds sum,window] [--rounds N] [--per-key] [--flink PYTHON]
-                  [--write]
+./dev bench state [--keys 1000,100000] [--events N] [--kinds sum,window] [--rounds N] [--bare] [--per-key]
+                  [--flink [PYTHON]] [--write]
 
-A running sum and a tumbling window over string keys. Each query first takes large micro-batches that fill the
-state, then small ones of 10,000 rows over the state that is there; sides take turns, and only ratios within one
-run mean anything. On a machine that does other things too, compare the seconds of processor time. FLINK's PYTHON
-is one that has `apache-flink`; there the rows come from Flink's own generator, and only the large part can be
-compared. Per-key transformWithState is slow: it gets a hundredth of the events.
+A running sum (one window for all time, a pane in every batch) and a tumbling window (a pane when the watermark is
+past it) over string keys. Each query first takes large micro-batches that fill the state, then small ones of
+10,000 rows over the state that is there; sides take turns, and only ratios within one run mean anything. On a
+machine that does other things too, compare the seconds of processor time.
+
+`--bare` adds the least that a kernel has to do. Per-key transformWithState is slow: it gets a hundredth of the
+events. Flink is installed from PyPI below ~/.cache/headwater unless PYTHON has it; its rows come from its own
+generator, and only the large part can be compared. `--write` puts it into docs/benchmarks/state.md, in place of
+what was measured of the same keys before.
 """
 
 import argparse
-import json
 import os
-import platform
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +25,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import polars as pl
+import _flink
+from _kernels import WINDOW, RunningSum, WindowSum
+from _report import machine
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StatefulProcessor
 
-from headwater.process.kernel import Now, State, Step
-from headwater.process.table import Table
+import headwater as hw
+from headwater.spark.rows import EVENT_TIME_KEY
 from headwater.spark.session import spark_session
 from headwater.spark.stateful import Times, run_kernel
 
@@ -38,49 +41,9 @@ ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "benchmarks" / "state.md"
 LARGE_BATCHES, SMALL_BATCHES, SMALL_ROWS = 4, 8, 10_000
 FILES = 2
-WINDOW = 60_000_000
 EVENTS_MIN = 2_000_000
 KEYS = [1000, 100_000, 1_000_000]
-
-
-@dataclass(frozen=True)
-class RunningSum:
-    """The total of a key, said anew for each batch that has it."""
-
-    def initial(self) -> State:
-        return {"sums": Table.empty(pl.Schema({"k": pl.String, "v": pl.Float64}), ["k"])}
-
-    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        return rows.group_by("k").agg(pl.col("v").sum())
-
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
-        rows = self.combine(rows, now)
-        known = state["sums"].get(rows.select("k"))
-        totals = self.combine(pl.concat([known, rows]), now) if known.height else rows
-        return Step({"sums": state["sums"].put(totals)}, totals)
-
-
-@dataclass(frozen=True)
-class WindowSum:
-    """The total of a key and minute, said when the watermark has passed it."""
-
-    def initial(self) -> State:
-        schema = pl.Schema({"k": pl.String, "w": pl.Int64, "v": pl.Float64})
-        return {"windows": Table.empty(schema, ["k", "w"])}
-
-    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        if "w" not in rows.columns:
-            rows = rows.select("k", (pl.col("at") // WINDOW * WINDOW).alias("w"), "v")
-        return rows.group_by("k", "w").agg(pl.col("v").sum())
-
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
-        table = state["windows"]
-        if rows.height:
-            rows = self.combine(rows, now).filter(pl.col("w") + WINDOW > now.watermark)
-            known = table.get(rows.select("k", "w"))
-            table = table.put(self.combine(pl.concat([known, rows]), now) if known.height else rows)
-        due = table.where(pl.col("w") + WINDOW <= now.watermark)
-        return Step({"windows": table.drop(due.select("k", "w"))}, due)
+OURS, NATIVE, BARE, PER_KEY, FLINK = "ours", "native", "bare kernel", "per key", "Flink SQL"
 
 
 class PerKey(StatefulProcessor):
@@ -100,33 +63,54 @@ class PerKey(StatefulProcessor):
 
 
 Build = Callable[[Any], Any]
+Side = tuple[Build, str]
 
 
-def sides(kind: str, per_key: bool) -> dict[str, tuple[Build, str]]:
-    """Each side's query, with the output mode it needs."""
+def ours(kind: str) -> Build:
+    """What a user writes."""
+    total = {"v": hw.sum("v")}
     if kind == "sum":
-        found: dict[str, tuple[Build, str]] = {
-            "ours": (lambda s: run_kernel(s.select("k", "v"), RunningSum(), by=["k"]), "append"),
-            "native": (lambda s: s.groupBy("k").agg(F.sum("v")), "update"),
-        }
-        if per_key:
-            found["per key"] = (
-                lambda s: s.groupBy("k").transformWithState(PerKey(), "k string, v double", "append", "None"),
-                "append",
-            )
-        return found
-    return {
-        "ours": (lambda s: run_kernel(s, WindowSum(), by=["k"], times=Times(event_time="at")), "append"),
-        "native": (
-            lambda s: (
-                s.withColumn("time", F.timestamp_micros("at"))
-                .withWatermark("time", "0 seconds")
-                .groupBy("k", F.window("time", "60 seconds"))
-                .agg(F.sum("v"))
-            ),
-            "append",
-        ),
-    }
+        operator = hw.windowed(what=total, where=hw.Global(), when=hw.EveryBatch(), how=hw.ACCUMULATING, by=["k"])
+    else:
+        operator = hw.windowed(what=total, where=hw.Tumbling("1 minute"), when=hw.AfterWatermark(), by=["k"])
+
+    def build(stream: Any) -> Any:
+        rows = stream.withColumn("at", F.timestamp_micros("at"))
+        return rows.withMetadata("at", {EVENT_TIME_KEY: True}).transform(operator)
+
+    return build
+
+
+def native(kind: str) -> Side:
+    """What Spark has, with the output mode it needs."""
+    if kind == "sum":
+        return lambda s: s.groupBy("k").agg(F.sum("v")), "update"
+
+    def build(stream: Any) -> Any:
+        rows = stream.withColumn("time", F.timestamp_micros("at")).withWatermark("time", "0 seconds")
+        return rows.groupBy("k", F.window("time", "60 seconds")).agg(F.sum("v"))
+
+    return build, "append"
+
+
+def bare(kind: str) -> Build:
+    if kind == "sum":
+        return lambda s: run_kernel(s.select("k", "v"), RunningSum(), by=["k"])
+    return lambda s: run_kernel(s, WindowSum(), by=["k"], times=Times(event_time="at"))
+
+
+def per_key(stream: Any) -> Any:
+    return stream.groupBy("k").transformWithState(PerKey(), "k string, v double", "append", "None")
+
+
+def sides(kind: str, keys: int, arguments: Any) -> dict[str, Side]:
+    """Each side's query, with its output mode."""
+    found: dict[str, Side] = {OURS: (ours(kind), "append"), NATIVE: native(kind)}
+    if arguments.bare:
+        found[BARE] = (bare(kind), "append")
+    if arguments.per_key and kind == "sum" and keys <= 100_000:
+        found[PER_KEY] = (per_key, "append")
+    return found
 
 
 def make_input(spark: Any, folder: Path, keys: int, events: int) -> int:
@@ -216,105 +200,79 @@ def measure(spark: Any, folder: Path, build: Build, mode: str, batches: int) -> 
     )
 
 
-FLINK = """
-import json, sys, time
-from pyflink.table import EnvironmentSettings, TableEnvironment
-keys, events, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-t = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
-for key, value in {
-    "parallelism.default": "2", "state.backend.type": "rocksdb", "taskmanager.numberOfTaskSlots": "2",
-    "execution.checkpointing.interval": "10 s", "execution.checkpointing.dir": "file://" + sys.argv[4],
-    "table.exec.mini-batch.enabled": "true", "table.exec.mini-batch.allow-latency": "2 s",
-    "table.exec.mini-batch.size": "100000", "table.optimizer.agg-phase-strategy": "TWO_PHASE",
-}.items():
-    t.get_config().set(key, value)
-t.execute_sql(f'''create table src (
-    id bigint, seq bigint, v double,
-    ts as to_timestamp_ltz(seq * 60000 / {events // 4}, 3), watermark for ts as ts
-) with (
-    'connector' = 'datagen', 'number-of-rows' = '{events}', 'rows-per-second' = '1000000000',
-    'fields.id.min' = '0', 'fields.id.max' = '{keys - 1}',
-    'fields.seq.kind' = 'sequence', 'fields.seq.start' = '0', 'fields.seq.end' = '{events - 1}'
-)''')
-t.execute_sql("create table sink (k string, v double) with ('connector' = 'blackhole')")
-key = "'user-' || cast(id as string)"
-if kind == "sum":
-    query = f"insert into sink select {key}, sum(v) from src group by {key}"
-else:
-    query = '''insert into sink select k, sum(v)
-        from table(tumble(table keyed, descriptor(ts), interval '1' minute))
-        group by k, window_start, window_end'''
-    t.execute_sql(f"create temporary view keyed as select {key} as k, v, ts from src")
-began = time.time()
-t.execute_sql(query).wait()
-print(json.dumps(events / (time.time() - began)))
-"""
-
-
-def flink(python: str, keys: int, events: int, kind: str) -> float:
-    """Rows a second of Flink SQL with RocksDB and mini-batches, its start included."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "flink_side.py"
-        program.write_text(FLINK)
-        command = [python, str(program), str(keys), str(events), kind, folder]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
-    if done.returncode:
-        sys.exit(f"Flink failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    return float(json.loads(done.stdout.strip().splitlines()[-1]))
-
-
 def main() -> None:
     arguments = parse()
-    head = ("state", "keys", "side", "large batches, rows/s", "ratio", "processor s per million rows", "ratio",
-            "batch of 10 k rows, s", "ratio", "processor s", "ratio")  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", "|---|--:|---|" + "--:|" * (len(head) - 3)]
-    print("\n".join(lines), flush=True)
+    lines: list[str] = []
+    python = arguments.flink if arguments.flink != "" else _flink.environment()
     with (
         tempfile.TemporaryDirectory() as folder,
         spark_session("bench", master="local[2]", log_file=Path(folder) / "spark.log") as spark,
     ):
+        warm_up(spark, Path(folder) / "warm", arguments.kinds)
+        print("\n".join(HEAD), flush=True)
         for keys in arguments.keys:
             events = max(arguments.events, 2 * keys)
             path = Path(folder) / f"in-{keys}"
             make_input(spark, path, keys, events)
             for kind in arguments.kinds:
-                some = sides(kind, arguments.per_key and keys <= 100_000)
-                lines += report(spark, path, keys, events, kind, some, arguments)
+                lines += report(spark, path, (kind, keys, events), sides(kind, keys, arguments), arguments, python)
+            subprocess.run(["rm", "-rf", str(path)], check=True)
     if arguments.write:
         write(lines)
 
 
+def warm_up(spark: Any, path: Path, kinds: list[str]) -> None:
+    """Have Java compile what is measured, and the workers started."""
+    make_input(spark, path, 10_000, 400_000)
+    for kind in kinds:
+        for build, mode in ((ours(kind), "append"), native(kind)):
+            measure(spark, path, build, mode, LARGE_BATCHES + SMALL_BATCHES)
+
+
 def report(
-    spark: Any, path: Path, keys: int, events: int, kind: str, some: dict[str, tuple[Build, str]], arguments: Any
+    spark: Any,
+    path: Path,
+    what: tuple[str, int, int],
+    some: dict[str, Side],
+    arguments: Any,
+    python: str | None,
 ) -> list[str]:
+    kind, keys, events = what
     measured: dict[str, list[Measured]] = {name: [] for name in some}
     for _ in range(arguments.rounds):
         for name, (build, mode) in some.items():
-            if name == "per key":
-                small = path.with_name(f"{path.name}-small")
-                if not small.exists():
-                    some_rows = spark.read.parquet(str(path)).limit(events // 100)
-                    some_rows.repartition(2 * FILES * LARGE_BATCHES).write.parquet(str(small))
-                measured[name].append(measure(spark, small, build, mode, 2 * LARGE_BATCHES))
+            if name == PER_KEY:
+                measured[name].append(
+                    measure(spark, a_hundredth(spark, path, events), build, mode, 2 * LARGE_BATCHES)
+                )
             else:
                 measured[name].append(measure(spark, path, build, mode, LARGE_BATCHES + SMALL_BATCHES))
-    if arguments.flink:
-        rate = flink(arguments.flink, keys, events, kind)
-        measured["Flink SQL"] = [Measured(rate, float("nan"), float("nan"), float("nan"))]
-    native = middle(measured["native"])
+    if python is not None:
+        rate = _flink.rows_per_second(python, keys, events, kind)
+        measured[FLINK] = [Measured(rate, float("nan"), float("nan"), float("nan"))]
+    base = middle(measured[NATIVE])
     lines = []
     for name, samples in measured.items():
         found = middle(samples)
-        cells = [f"{found.rate:,.0f}", f"{found.rate / native.rate:.2f}"]
-        if name in ("ours", "native"):
-            cells += [f"{found.cpu_per_million:.1f}", f"{native.cpu_per_million / found.cpu_per_million:.2f}"]
-            cells += [f"{found.small_s:.2f}", f"{native.small_s / found.small_s:.2f}"]
-            cells += [f"{found.cpu_small_s:.2f}", f"{native.cpu_small_s / found.cpu_small_s:.2f}"]
-        else:
+        cells = [f"{found.rate:,.0f}", f"{found.rate / base.rate:.3g}"]
+        if name in (PER_KEY, FLINK):
             cells += [""] * 6
+        else:
+            cells += [f"{found.cpu_per_million:.1f}", f"{base.cpu_per_million / found.cpu_per_million:.2f}"]
+            cells += [f"{found.small_s:.2f}", f"{base.small_s / found.small_s:.2f}"]
+            cells += [f"{found.cpu_small_s:.2f}", f"{base.cpu_small_s / found.cpu_small_s:.2f}"]
         lines.append(f"| {kind} | {keys:,} | {name} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return lines
+
+
+def a_hundredth(spark: Any, path: Path, events: int) -> Path:
+    """Some of the events, in as many batches."""
+    small = path.with_name(f"{path.name}-small")
+    if not small.exists():
+        some_rows = spark.read.parquet(str(path)).limit(events // 100)
+        some_rows.repartition(2 * FILES * LARGE_BATCHES).write.parquet(str(small))
+    return small
 
 
 def middle(samples: list[Measured]) -> Measured:
@@ -327,21 +285,77 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=EVENTS_MIN, help="at least; there are two for each key")
     parser.add_argument("--kinds", type=lambda t: t.split(","), default=["sum", "window"])
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--bare", action="store_true")
     parser.add_argument("--per-key", action="store_true")
-    parser.add_argument("--flink", metavar="PYTHON")
+    parser.add_argument("--flink", metavar="PYTHON", nargs="?", const="")
     parser.add_argument("--write", action="store_true")
     return parser.parse_args()
 
 
+_COLUMNS = ("state", "keys", "side", "large batches, rows/s", "ratio", "processor s per million rows", "ratio",
+            "batch of 10 k rows, s", "ratio", "processor s", "ratio")  # fmt: skip
+HEAD = [f"| {' | '.join(_COLUMNS)} |", "|---|--:|---|" + "--:|" * (len(_COLUMNS) - 3)]
+
+
 def write(lines: list[str]) -> None:
+    """Put what was measured in the place of what was said of the same state and keys, and keep the rest."""
+    known = REPORT.read_text().splitlines() if REPORT.exists() else []
+    rows = {_named(line): line for line in known if line.startswith(("| sum |", "| window |"))}
+    measured = {_named(line)[:2] for line in lines}
+    rows = {name: line for name, line in rows.items() if name[:2] not in measured}
+    rows |= {_named(line): line for line in lines}
+    table = [*HEAD, *(rows[name] for name in sorted(rows, key=lambda name: name[:2]))]
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     REPORT.write_text(
-        "# Stateful processing\n\n"
-        f"By `./dev {' '.join(['bench', 'state', *sys.argv[1:]])}` on {platform.machine()}, two cores for Spark; "
-        "sides take turns in one run. More than 1 in a ratio means faster than Spark's own aggregation.\n\n"
-        + "\n".join(lines)
-        + "\n"
+        "\n".join([*INTRODUCTION.format(machine=machine()).splitlines(), "", *table, "", *verdicts(rows)]) + "\n"
     )
+
+
+def _named(line: str) -> tuple[str, int, str]:
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    return cells[0], int(cells[1].replace(",", "")), cells[2]
+
+
+INTRODUCTION = """# Stateful processing
+
+By `./dev bench state` on {machine}; Spark has two cores, state is in RocksDB, and sides take turns in one run.
+*Ours* is `hw.windowed`: a running sum is one window for all time with a pane for every batch, a window is a minute
+with a pane when the watermark has passed it, both with everything that comes with panes. *Native* is Spark's
+`groupBy().agg()`. A ratio of more than 1 is faster than native. Large batches are a quarter of the events each, of
+which there are two million, or two for each key."""
+
+
+def verdicts(rows: dict[tuple[str, int, str], str]) -> list[str]:
+    """What was to be reached, and whether it was."""
+
+    def cell(kind: str, keys: int, side: str, column: int) -> float | None:
+        line = rows.get((kind, keys, side))
+        text = "" if line is None else line.strip("|").split("|")[column].strip()
+        return float(text.replace(",", "")) if text else None
+
+    def over(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else a / b
+
+    goals: list[tuple[str, float | None, float]] = []
+    for kind in ("sum", "window"):
+        rate = {(keys, side): cell(kind, keys, side, 3) for keys in (1000, 10**5, 10**6, 10**7)
+                for side in (OURS, NATIVE, PER_KEY, FLINK)}  # fmt: skip
+        goals += [
+            (f"{kind}: {keys:,} keys against native", over(rate[keys, OURS], rate[keys, NATIVE]), goal)
+            for keys, goal in ((1000, 1.0), (10**5, 1.0), (10**6, 2.5))
+        ]
+        goals.append((f"{kind}: 1 M keys against Flink SQL", over(rate[10**6, OURS], rate[10**6, FLINK]), 1.5))
+        if kind == "sum":
+            per_key_ratio = over(rate[10**5, OURS], rate[10**5, PER_KEY])
+            goals.append(("sum: 100 k keys against transformWithState per key", per_key_ratio, 50))
+        goals.append((f"{kind}: 10 k rows over 10 M keys against native", cell(kind, 10**7, OURS, 8), 1.0))
+        growth = over(rate[10**7, OURS], rate[10**5, OURS])
+        goals.append((f"{kind}: rows/s with 10 M keys against 100 k", growth, 0.5))
+    lines = ["| goal | at least | found | |", "|---|--:|--:|---|"]
+    for name, found, goal in goals:
+        if found is not None:
+            lines.append(f"| {name} | {goal:g} | {found:.3g} | {'ok' if found >= goal else '**short**'} |")
+    return lines
 
 
 if __name__ == "__main__":

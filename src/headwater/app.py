@@ -39,6 +39,8 @@ class Topic:
     """How far out of order events may be: the watermark stands this far behind the highest event time."""
     idle: str | None = None
     """After how long without records a partition no longer holds the watermark back; never unless told."""
+    watermark: Callable[[Any], Any] | None = field(default=None, repr=False)
+    """Instead of `delay`: of what came from a partition (`Observed`), the time up to which it is complete."""
 
     @property
     def dead_letters(self) -> str:
@@ -114,11 +116,13 @@ class App:
         partitions: int = 1,
         delay: str | None = None,
         idle: str | None = None,
+        watermark: Callable[[Any], Any] | None = None,
     ) -> Topic:
         """Declare a topic; `schema` is Spark's (`"order_id string, amount double"`), values are JSON objects.
 
         Each partition's watermark stands `delay` (`"5 seconds"`) behind its highest event time, and the topic's is
-        the least of them; a partition without records for `idle` is left out.
+        the least of them; a partition without records for `idle` is left out. Where a delay is not enough,
+        `watermark` is a function of an `Observed` that gives a partition's watermark as a datetime.
         """
         if name in self._topics:
             raise InvalidError(f"app {self.name!r} declares topic {name!r} twice")
@@ -126,8 +130,21 @@ class App:
             raise InvalidError(
                 f"topic {name!r} names event time {event_time!r} but has no schema with that column"
             )
+        if watermark is not None and (delay is not None or not callable(watermark)):
+            given = (
+                f"also has delay {delay!r}, which the function decides"
+                if callable(watermark)
+                else "is no function"
+            )
+            raise InvalidError(f"topic {name!r}: watermark={watermark!r} {given}; give a function, or a delay")
         topic = Topic(
-            name=name, schema=schema, event_time=event_time, partitions=partitions, delay=delay, idle=idle
+            name=name,
+            schema=schema,
+            event_time=event_time,
+            partitions=partitions,
+            delay=delay,
+            idle=idle,
+            watermark=watermark,
         )
         self._topics[name] = topic
         return topic

@@ -10,7 +10,11 @@ be alive at a time, one of them a zombie; so who opens a sink fences all who ope
 
 A run is the life of one checkpoint. A new run starts from the first record again and gives everything once more; a
 sink that can takes the new run's first batch as a fresh start and drops what was there, in the same step. One that
-cannot (a log forgets nothing) refuses with a `ConflictError` that names the ways out.
+cannot (a log forgets nothing) refuses with a `ConflictError` that names the ways out. A run that was replaced is
+over: were its next batch, from a copy of the old checkpoint, taken as a fresh start too, all before it would be
+lost; so a sink remembers the runs it had, and refuses these with a `ConflictError`.
+
+`headwater.testing.sinks` has the contract as tests, for every sink.
 
 An `UnavailableError` says that the place is away: the query waits for it, however long. Every other error is the
 query's: tried a few times, then given up with its message.

@@ -1,12 +1,15 @@
 """Watermarks per partition, and partitions that are idle."""
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING
-from headwater.process.watermarks import BoundedDisorder, Watermarks
+from headwater.process.watermarks import BoundedDisorder, Observed, UserEstimate, Watermarks
 
 
 def test_a_lagging_partition_holds_the_watermark() -> None:
@@ -47,12 +50,51 @@ def test_without_idleness_nobody_is_idle() -> None:
 
 
 def test_a_users_estimate_is_taken() -> None:
-    assert Watermarks(lambda latest, _now: latest // 2).observe({"a": 100}, now=0).watermark == 50
+    assert Watermarks(lambda batch: batch.latest // 2).observe({"a": 100}, now=0).watermark == 50
 
 
 def test_an_estimate_beyond_the_latest_event_is_refused() -> None:
     with pytest.raises(InvalidError, match="partition 'a' gave 101, which is after its latest event 100"):
-        Watermarks(lambda latest, _now: latest + 1).observe({"a": 100}, now=0)
+        Watermarks(lambda batch: batch.latest + 1).observe({"a": 100}, now=0)
+
+
+def test_a_users_function_is_given_times_and_gives_one() -> None:
+    given: list[Observed] = []
+
+    def half_of_the_spread(observed: Observed) -> datetime:
+        given.append(observed)
+        return observed.highest - (observed.highest - observed.lowest) / 2
+
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    base = int(start.timestamp()) * 1_000_000
+    marks = Watermarks(UserEstimate(half_of_the_spread)).observe({"0": base + 100}, now=0, lowest={"0": base})
+    assert marks.watermark == base + 50
+    assert marks.observe({"0": base + 70}, now=0, lowest={"0": base + 60}).watermark == base + 65
+    first, second = given
+    assert (first.watermark, first.lowest, first.latest) == (None, start, start + timedelta(microseconds=100))
+    assert (second.highest - start, second.latest - start) == (
+        timedelta(microseconds=70),
+        timedelta(microseconds=100),
+    )
+    assert second.watermark == start + timedelta(microseconds=50)
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    estimate = UserEstimate(lambda observed: observed.latest.replace(tzinfo=None))
+    assert Watermarks(estimate).observe({"0": 1234567}, now=0).watermark == 1234567
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda observed: 7, "gave 7; it must give a datetime"),
+        (lambda observed: 1 / 0, "failed on Observed.*ZeroDivisionError: division by zero"),
+        (lambda observed: observed.latest + timedelta(1), "which is after its latest event"),
+    ],
+)
+def test_what_a_users_function_must_not_do_is_told(function: Any, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        Watermarks(UserEstimate(function)).observe({"0": 100}, now=0)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 100), st.integers(0, 20)), max_size=30))

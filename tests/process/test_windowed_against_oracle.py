@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.process import aggregates as a
+from headwater.process import table as tables
 from headwater.process import triggers as t
 from headwater.process import windows as w
 from headwater.process.kernel import Now
@@ -118,7 +121,8 @@ def late_of(late: pl.DataFrame | None) -> list[tuple[Any, ...]]:
     return [(*row[:7], row[7]["value"]) for row in late.rows()]
 
 
-def run(windowing: Windowing, schema: pl.Schema, steps: Any, combining: bool) -> None:
+def run(windowing: Windowing, schema: pl.Schema, steps: Any, combining: bool, sealing: bool = False) -> None:
+    """With `combining`, rows are combined before the step, in two parts; with `sealing`, all state is in runs."""
     kernel, oracle = WindowedKernel.of(windowing, schema), Oracle(windowing, "_change" in schema)
     state, watermark, clock = kernel.initial(), 0, 0
     for number, (rows, more, ticks, with_rows_last) in enumerate(steps):
@@ -130,9 +134,10 @@ def run(windowing: Windowing, schema: pl.Schema, steps: Any, combining: bool) ->
             now = Now(mark, clock)
             if combining and sent.height:
                 middle = sent.height // 2
-                sent = pl.concat([kernel.combine(sent[:middle], now), kernel.combine(sent[middle:], now)])
+                halves = [kernel.combine(sent[:middle], now), kernel.combine(sent[middle:], now)]
+                sent = pl.concat(halves, how="diagonal")
             step = kernel.step(state, sent, now)
-            state = step.state
+            state = {name: table.sealed() for name, table in step.state.items()} if sealing else step.state
             oracle.output, oracle.late = [], []
             oracle.step([dict(zip(schema, event, strict=True)) for event in events], mark, clock)
             assert Counter(panes_of(windowing, step.output)) == Counter(oracle.output), number
@@ -141,9 +146,23 @@ def run(windowing: Windowing, schema: pl.Schema, steps: Any, combining: bool) ->
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(windowings(), STEPS, st.booleans())
-def test_panes_and_late_rows_are_the_oracles(windowing: Windowing, steps: Any, combining: bool) -> None:
-    run(windowing, SCHEMA, steps, combining)
+@given(windowings(), STEPS, st.booleans(), st.booleans())
+def test_panes_and_late_rows_are_the_oracles(
+    windowing: Windowing, steps: Any, combining: bool, sealing: bool
+) -> None:
+    run(windowing, SCHEMA, steps, combining, sealing)
+
+
+def test_keys_that_share_a_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = tables.key_hash
+    monkeypatch.setattr(tables, "key_hash", lambda rows, some: honest(rows, some) % np.uint64(3))
+
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(windowings(), STEPS, st.booleans())
+    def check(windowing: Windowing, steps: Any, combining: bool) -> None:
+        run(windowing, SCHEMA, steps, combining, sealing=True)
+
+    check()
 
 
 @st.composite
@@ -162,11 +181,11 @@ def change_steps(draw: st.DrawFn) -> Any:
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(windowings(changes=True), change_steps(), st.booleans())
+@given(windowings(changes=True), change_steps(), st.booleans(), st.booleans())
 def test_rows_that_are_taken_back_are_as_if_they_had_not_been(
-    windowing: Windowing, steps: Any, combining: bool
+    windowing: Windowing, steps: Any, combining: bool, sealing: bool
 ) -> None:
-    run(windowing, CHANGES, steps, combining)
+    run(windowing, CHANGES, steps, combining, sealing)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 from headwater.errors import InvalidError
@@ -65,6 +66,42 @@ def test_tumbling_windows_equal_plain_python(spark: Any, some: list[tuple[str | 
         summary = (sum(known), min(known), max(known)) if known else (None, None, None)
         assert found.pop((product, micros)) == (len(amounts), len(known), *summary)
     assert found == {}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        hw.Hopping("10 seconds", "4 seconds"),
+        hw.Hopping("10 seconds", "5 seconds", offset="1 second"),
+        hw.Tumbling("10 seconds", offset="3 seconds"),
+        hw.Global(),
+    ],
+)
+def test_sparks_own_windows_are_the_kernels(spark: Any, where: Any) -> None:
+    some = [("tea", 1.0, 0), ("tea", 2.5, 4_000_000), ("cocoa", None, 9_999_999), ("tea", 4.0, 61_000_000)]
+    what = {"n": hw.count(), "total": hw.sum("amount"), "mean": hw.mean("amount")}
+    rows = frame_of(spark, some)
+    plain = rows.transform(hw.windowed(what=what, where=where, by=["product"]))
+    assert plain.columns == ["product", "window", "n", "total", "mean"]
+    panes = rows.transform(hw.windowed(what=what, where=where, by=["product"], how=hw.ACCUMULATING))
+    assert set(plain.collect()) == set(panes.select(*plain.columns).collect())
+
+
+def test_any_aggregate_of_sparks_where_spark_computes_it(spark: Any) -> None:
+    rows = frame_of(spark, [("tea", 1.0, 0), ("tea", 3.0, 1_000_000), ("tea", 100.0, 60_000_000)])
+    what = {"sd": F.stddev_pop("amount"), "n": hw.count(), "spread": F.max("amount") - F.min("amount")}
+    found = rows.transform(hw.windowed(what=what, where=hw.Tumbling("1 minute"), by=["product"]))
+    assert {tuple(row) for row in found.select("sd", "n", "spread").collect()} == {(1.0, 2, 2.0), (0.0, 1, 0.0)}
+    with pytest.raises(
+        InvalidError, match="'sd' is a Column of Spark's, and with `when`, `how` or `lateness` a w"
+    ):
+        hw.windowed(what=what, where=hw.Tumbling("1 minute"), when=hw.AfterWatermark())
+    with pytest.raises(InvalidError, match=r"Spark has no windows such as Session\(gap='1 minute'"):
+        hw.windowed(what=what, where=hw.Session("1 minute"))
+    with pytest.raises(
+        InvalidError, match="'best' beside it cannot be computed by Spark; use Headwater's aggregates"
+    ):
+        hw.windowed(what={**what, "best": hw.top_k("product", 3)}, where=hw.Tumbling("1 minute"))
 
 
 @pytest.mark.parametrize("size", ["", "a minute", "1 fortnight", "0 seconds", "1 minute and a bit", "-1 minute"])

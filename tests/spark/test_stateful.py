@@ -18,10 +18,13 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql.functions import col
 
+import headwater as hw
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Now, State, Step
 from headwater.process.table import Table
-from headwater.spark.packing import bucket_labels, murmur3
+from headwater.process.windowed import WindowedKernel
+from headwater.process.windowing import Windowing
+from headwater.spark.packing import NO_TIME, bucket_labels, murmur3
 from headwater.spark.stateful import Limits, Times, run_kernel
 
 # Workers cannot import this module.
@@ -255,19 +258,60 @@ def test_a_lagging_partition_holds_the_watermark_and_an_idle_one_does_not() -> N
     @dataclass
     class Told:
         source: int
-        high: int | None
-        watermark: int | None = None
+        high: int
+        low: int = NO_TIME
+        watermark: int = NO_TIME
+        clock: int = NO_TIME
 
     times = Times(event_time="at", delay=10, idle_after=100)
     notes: dict[str, Any] = {}
-    notes["watermark"] = advance(notes, [Told(0, 500), Told(1, 50)], times, 0)  # type: ignore[list-item]
+    notes["watermark"] = advance(notes, [Told(0, 500), Told(1, 50)], times, 0)
     assert notes["watermark"] == 40
-    notes["watermark"] = advance(notes, [Told(0, 600), Told(1, None)], times, 99)  # type: ignore[list-item]
+    notes["watermark"] = advance(notes, [Told(0, 600), Told(1, NO_TIME)], times, 99)
     assert notes["watermark"] == 40
-    notes["watermark"] = advance(notes, [Told(0, 600)], times, 100)  # type: ignore[list-item]
+    notes["watermark"] = advance(notes, [Told(0, 600)], times, 100)
     assert notes["watermark"] == 590
-    notes["watermark"] = advance(notes, [Told(1, 60)], times, 120)  # type: ignore[list-item]
+    notes["watermark"] = advance(notes, [Told(1, 60)], times, 120)
     assert notes["watermark"] == 590
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """Says how many rows each step was given."""
+
+    def initial(self) -> State:
+        return {"none": Table.empty(pl.Schema({"k": pl.String}), ["k"])}
+
+    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        return rows.select("k", "v", "at")
+
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+        return Step(state, pl.DataFrame({"n": [rows.height]}, schema={"n": pl.Int64}))
+
+
+def test_a_skewed_key_does_not_make_steps_longer(stream: Stream) -> None:
+    skewed: Batch = [("tea" if n % 10 else f"key {n}", n, n) for n in range(9_000)]
+    limits = Limits(buckets=2, payload_rows=500, step_rows=1_500)
+    [sizes] = stream.run([skewed], lambda s: run_kernel(s, StepSizes(), by=["k"], limits=limits)).values()
+    given = [n for (n,) in sizes]
+    assert sum(given) == 9_000
+    assert max(given) <= 1_500
+
+
+def test_one_huge_session_is_collected_step_by_step(stream: Stream) -> None:
+    skewed: Batch = [("tea" if n % 10 else f"key {n}", n, n) for n in range(6_000)]
+    what = {"all": hw.collect("v"), "n": hw.count(), "total": hw.sum("v")}
+    windowing = Windowing(what=what, where=hw.Session("50 microseconds"), by=("k",), time="at")
+    kernel = WindowedKernel.of(windowing, RAW)
+    limits = Limits(buckets=2, payload_rows=500, step_rows=1_000)
+    times = Times(event_time="at", delay=100)
+    found = stream.run(
+        [skewed[:3_000], skewed[3_000:], [("end", 0, 10**6)]],
+        lambda s: run_kernel(s, kernel, by=["k"], times=times, limits=limits).select("k", "all", "n", "total"),
+    )
+    [tea] = [row for rows in found.values() for row in rows if row[0] == "tea"]
+    expected = [n for n in range(6_000) if n % 10]
+    assert (tea[2], tea[3], list(tea[1])) == (len(expected), sum(expected), expected)
 
 
 def test_buckets_are_spread_evenly(spark: Any) -> None:

@@ -110,6 +110,22 @@ def test_a_lagging_partition_holds_the_watermark(spark: Any, broker: Broker, pro
     assert shop.run() == {("tea", "00:00"): 13.0}
 
 
+def test_a_users_function_says_how_far_time_is_complete(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    tumbling = hw.windowed(
+        what={"revenue": hw.sum("amount")}, where=hw.Tumbling("1 minute"), by=["product"], when=hw.AfterWatermark()
+    )
+    # Complete is what lies before the earliest event of the batch: what came later may be out of order.
+    shop = Shop(spark, broker, tmp_path, tumbling, watermark=lambda observed: observed.lowest)
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0, 50), order("tea", 2.0, 130)])
+    assert shop.run() == {}
+    produce(broker.bootstrap_servers, "orders", [order("tea", 4.0, 140), order("tea", 8.0, 70)])
+    assert shop.run() == {("tea", "00:00"): 1.0}
+    produce(broker.bootstrap_servers, "orders", [order("tea", 0.0, 125)])
+    assert shop.run() == {("tea", "00:00"): 1.0, ("tea", "01:00"): 8.0}
+
+
 def test_changes_are_windowed_again(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
     minutes = hw.windowed(
         what={"amount": hw.sum("amount")},

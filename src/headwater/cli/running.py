@@ -18,6 +18,7 @@ from headwater.clock import Clock, SystemClock
 from headwater.errors import ConflictError, InvalidError
 from headwater.locks import FolderLock
 from headwater.record import TopicPartition
+from headwater.sink import Guarantee
 
 if TYPE_CHECKING:
     from headwater.serve.groups import GroupLag
@@ -141,6 +142,9 @@ def running(
             say(f"Spark is ready; its log is {log_file}")
             stack.callback(pipeline.stop)
             pipeline.start()
+            for delivery in app.deliveries:
+                promise = _promise(delivery.to.guarantee)
+                say(f"sink {delivery.name} writes to {type(delivery.to).__name__}, {promise}")
             return pipeline
 
         spark = stack.enter_context(closing(SparkRun(start_pipeline, say, clock)))
@@ -174,6 +178,12 @@ def stopping_politely() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _promise(guarantee: Guarantee) -> str:
+    if guarantee is Guarantee.AT_LEAST_ONCE:
+        return f"{guarantee}: after a failure something may come again, with the same idempotency key"
+    return str(guarantee)
 
 
 def _start_broker(stack: ExitStack, settings: RunSettings, say: Say) -> "Broker":

@@ -335,14 +335,17 @@ class Folds:
                 groups = self._with_bag(groups, number, fold, long, keys)
         return groups
 
-    def merge(self, partials: pl.DataFrame, keys: Sequence[str], others: Sequence[pl.Expr]) -> pl.DataFrame:
-        """One row for each key: the `others`, aggregated, and its partials as one."""
+    def merge(
+        self, partials: pl.DataFrame, keys: Sequence[str], others: Sequence[pl.Expr], *, in_order: bool = True
+    ) -> pl.DataFrame:
+        """One row for each key: the `others`, aggregated, and its partials as one; in the order of the keys' first
+        rows, if that matters."""
         expressions = list(others)
         for number, fold in enumerate(self.folds):
             if not isinstance(fold, Bag):
                 merged = fold.merge(_prefixed(number))
                 expressions += [e.alias(f"_a{number}_{name}") for name, e in merged.items()]
-        groups = partials.group_by(*keys, maintain_order=True).agg(expressions)
+        groups = partials.group_by(*keys, maintain_order=in_order).agg(expressions)
         for number, fold in enumerate(self.folds):
             if isinstance(fold, Bag):
                 bags = partials.select(*keys, f"_a{number}_bag").explode(f"_a{number}_bag")

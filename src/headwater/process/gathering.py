@@ -14,9 +14,9 @@ from headwater.process.folds import Folds
 from headwater.process.kernel import Now
 from headwater.process.panes import EMITTED, Painter
 from headwater.process.placing import END, START, with_sessions, with_windows
-from headwater.process.table import Table
+from headwater.process.table import HASH, Table
 from headwater.process.windowing import CHANGE, Mode, Stamp, Windowing
-from headwater.process.windows import Session, Sliding, Time
+from headwater.process.windows import Global, Session, Sliding, Time
 
 WINDOWS, POINTS, CLOSED_WINDOWS = "windows", "points", "closed"
 
@@ -52,6 +52,24 @@ class Gathering:
         return [*self.windowing.by, START, END]
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether a row's windows depend on nothing but its time; then a window's end goes with its start."""
+        return not isinstance(self.windowing.where, Session | Sliding)
+
+    @property
+    def table_key(self) -> list[str]:
+        """What tells the rows of the table of windows apart."""
+        by = list(self.windowing.by)
+        if not self.is_fixed:
+            return self.keys
+        return by if by and isinstance(self.windowing.where, Global) else [*by, START]
+
+    @property
+    def _whole(self) -> pl.DataType:
+        """The type of `_rows`: those of a group that may have to go to the late ledger, as they came."""
+        return pl.List(pl.Struct(self.schema))
+
+    @property
     def finishes(self) -> Finishes:
         return finishes_of(self.windowing.when)
 
@@ -66,22 +84,38 @@ class Gathering:
         placed = rows.with_columns(at.alias("_at"), time.alias("_time"))
         placed = self._placed(placed)
         rejectable = self._may_be_rejected(watermark)
-        whole = pl.lit(None, pl.List(pl.Struct(self.schema)))
-        if placed.select(rejectable.any()).item():
-            whole = pl.struct(self.schema.names()).filter(rejectable)
-        stamped = pl.col("_at") + self.windowing.stamp_shift
-        stamped = stamped.filter(stamped >= watermark)
-        hold = {Stamp.EARLIEST: stamped.min(), Stamp.LATEST: stamped.max()}.get(self.windowing.stamp)
-        weight = pl.len() if self.folds.change is None else pl.col(CHANGE).cast(pl.Int64).sum()
-        others = [
-            pl.len().cast(pl.Int64).alias("_n"),
-            weight.cast(pl.Int64).alias("net"),
-            pl.col("_at").min().alias("_first"),
-            pl.col("_at").max().alias("_last"),
-            (pl.lit(None, pl.Int64) if hold is None else hold).alias("hold"),
-            whole.alias("_rows"),
-        ]
-        return self.folds.partials(placed, self.keys, others)
+        others = [pl.len().cast(pl.Int64).alias("_n")]
+        if self.folds.change is not None:
+            others.append(pl.col(CHANGE).cast(pl.Int64).sum().alias("net"))
+        if self.windowing.stamp is not Stamp.END:
+            stamped = pl.col("_at") + self.windowing.stamp_shift
+            stamped = stamped.filter(stamped >= watermark)
+            others.append(
+                (stamped.min() if self.windowing.stamp is Stamp.EARLIEST else stamped.max()).alias("hold")
+            )
+        is_any = bool(placed.select(rejectable.any()).item())
+        if not self.is_fixed or is_any:
+            whole = pl.lit(None, self._whole)
+            if is_any:
+                whole = pl.struct(self.schema.names()).filter(rejectable)
+            others += [pl.col("_at").max().alias("_last"), whole.alias("_rows")]
+        return self._partials(placed, others)
+
+    def _partials(self, placed: pl.DataFrame, others: list[pl.Expr]) -> pl.DataFrame:
+        """The partials by key and window. A window's end goes with its start, and often there is one window only:
+        to group by less is much of the speed."""
+        by = list(self.windowing.by)
+        if not self.is_fixed or not by or not placed.height:
+            return self.folds.partials(placed, self.keys, others)
+        bounds = placed.select(
+            pl.col(START).min().alias("low"),
+            pl.col(START).max().alias("high"),
+            pl.col(START).has_nulls().alias("no"),
+        ).row(0)
+        groups = by if bounds[0] == bounds[1] and not bounds[2] else [*by, START]
+        firsts = [pl.col(name).first() for name in (START, END) if name not in groups]
+        combined = self.folds.partials(placed, groups, [*firsts, *others])
+        return combined.select(*self.keys, pl.exclude(self.keys))
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows with their windows; those without a time are in none, and are there once."""
@@ -102,9 +136,19 @@ class Gathering:
     @property
     def _summed(self) -> list[pl.Expr]:
         """What triggers and stamps need to know of partials together."""
-        hold = pl.col("hold").max() if self.windowing.stamp is Stamp.LATEST else pl.col("hold").min()
         rows = pl.col("_rows").explode().drop_nulls()
-        return [pl.col("_n", "net").sum(), pl.col("_first").min(), pl.col("_last").max(), hold, rows]
+        return [pl.col("_n").sum(), *self._added, pl.col("_last").max(), rows]
+
+    @property
+    def _added(self) -> list[pl.Expr]:
+        """What is there only where it is needed: how many more were put than taken back, and the stamp."""
+        added = [] if self.folds.change is None else [pl.col("net").sum()]
+        match self.windowing.stamp:
+            case Stamp.EARLIEST:
+                added.append(pl.col("hold").min())
+            case Stamp.LATEST:
+                added.append(pl.col("hold").max())
+        return added
 
     def _may_be_rejected(self, watermark: int) -> pl.Expr:
         """Rows that have to travel whole, since they may have to go to the late ledger."""
@@ -125,13 +169,13 @@ class Gathering:
                    for name, f in self.firing.fields.items()]  # fmt: skip
         fresh = combined.with_columns(
             pl.lit(0, pl.Int64).alias("due"),
-            pl.lit(NEVER, pl.Int64).alias("wake"),
+            *([pl.lit(NEVER, pl.Int64).alias("wake")] if self.firing.has_deadlines else []),
             pl.col("_n").alias("pending"),
             pl.lit(0, pl.Int32).alias("pane"),
             pl.lit(0, pl.Int32).alias("nonspeculative"),
             pl.lit(False).alias("finished"),
             *columns,
-        ).drop("_n", "_first", "_last", "_rows")
+        ).drop("_n", "_last", "_rows", strict=False)
         if self.windowing.how is not Mode.RETRACTING:
             return fresh
         pane = pl.Struct(self.painter.none(fresh).drop(CHANGE).schema)
@@ -142,16 +186,11 @@ class Gathering:
         where = self.windowing.where
         if isinstance(where, Sliding):
             combined = self._slide(tables, combined, moment, micros(where.duration))
-        fresh = self.fresh(combined).with_columns(
-            combined["_n"], combined["_first"], combined["_last"], combined["_rows"], pl.lit(True).alias("_new")
-        )
         if isinstance(where, Session):
             old = self._of_keys(tables[WINDOWS], combined)
         else:
-            old = tables[WINDOWS].get(combined.select(self.keys))
-        nothing = [pl.lit(None, fresh.schema[name]).alias(name) for name in ("_first", "_last", "_rows")]
-        old = old.with_columns(pl.lit(0, pl.Int64).alias("_n"), *nothing, pl.lit(False).alias("_new"))
-        union = pl.concat([old, fresh.select(old.columns)])
+            old = tables[WINDOWS].get(combined.select(self.table_key))
+        union = self._union(old, combined)
         if isinstance(where, Session):
             union = with_sessions(union, self.windowing.by)
             union = union.filter(pl.col("_new").any().over("_session")).drop("_session")
@@ -164,6 +203,42 @@ class Gathering:
             gone = union.filter(moved).select(self.keys)
         return Gathered(union, gone, rejected)
 
+    def _union(self, old: pl.DataFrame, combined: pl.DataFrame) -> pl.DataFrame:
+        """What was there and what came, the latter marked as new."""
+        combined = self._with_rows(combined)
+        fresh = self.fresh(combined).with_columns(
+            combined["_n"], combined["_last"], combined["_rows"], pl.lit(True).alias("_new")
+        )
+        nothing = [pl.lit(None, fresh.schema[name]).alias(name) for name in ("_last", "_rows")]
+        old = old.with_columns(pl.lit(0, pl.Int64).alias("_n"), *nothing, pl.lit(False).alias("_new"))
+        return pl.concat([old, fresh.select(old.columns)])
+
+    def _with_rows(self, combined: pl.DataFrame) -> pl.DataFrame:
+        """With the columns that are left out where no window can refuse anything."""
+        if "_rows" in combined.columns:
+            return combined
+        return combined.with_columns(
+            pl.lit(None, pl.Int64).alias("_last"), pl.lit(None, self._whole).alias("_rows")
+        )
+
+    def meet(self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment) -> pl.DataFrame | None:
+        """One row for each window that the rows touch, with its `_hash` and in the order of it: the quick way of
+        `gather` and `merge`, for fixed windows that refuse nothing. None where it has to be the long one."""
+        if not self.is_fixed or "_rows" in combined.columns or self._may_refuse(combined[END].min(), moment):
+            return None
+        met = tables[WINDOWS].meet(combined)
+        if met is None:
+            return None
+        fresh = self.fresh(combined).with_columns(combined["_n"], pl.Series(HASH, met.hashes))
+        if met.rows.height:
+            old = met.rows.with_columns(pl.lit(0, pl.Int64).alias("_n"))
+            fresh = pl.concat([old, fresh.select(old.columns)])
+        elif len(np.unique(met.hashes)) == fresh.height:
+            return fresh.sort(HASH)
+        firsts = pl.col(*self.keys).first()
+        merged = self.folds.merge(fresh, [HASH], [firsts, *self._merging(is_merging=False)], in_order=False)
+        return merged.select(fresh.columns).sort(HASH)
+
     def _of_keys(self, table: Table, combined: pl.DataFrame) -> pl.DataFrame:
         by = list(self.windowing.by)
         return table.get(combined.select(by).unique()) if by else table.where(pl.lit(True))
@@ -172,16 +247,7 @@ class Gathering:
         """Part what windows take from what they do not: the latter leaves its windows as they are."""
         group = [*self.windowing.by, "_start", "_end"]
         expired = pl.col("_end") + self.windowing.lateness_micros < moment.watermark
-        earliest = union["_end"].min()
-        if not isinstance(earliest, int):
-            return union, None
-        is_any_expired = earliest + self.windowing.lateness_micros < moment.watermark
-        may_be_closed = {
-            Finishes.NEVER: False,
-            Finishes.AT_END: earliest <= moment.watermark,
-            Finishes.ANY_TIME: True,
-        }[self.finishes]
-        if not is_any_expired and not may_be_closed:
+        if not self._may_refuse(union["_end"].min(), moment):
             return union, None
         closed = pl.lit(False)
         if self.finishes is not Finishes.NEVER:
@@ -200,35 +266,52 @@ class Gathering:
         taken = marked.filter(~(pl.col("_expired") | pl.col("_closed"))).drop("_expired", "_closed")
         return taken, self.rejected(refused.with_columns(_reason=reason), EXPIRED)
 
+    def _may_refuse(self, earliest: Any, moment: Moment) -> bool:
+        """Whether any of some windows may refuse rows, by the end of the earliest."""
+        if not isinstance(earliest, int):
+            return False
+        if earliest + self.windowing.lateness_micros < moment.watermark:
+            return True
+        return {
+            Finishes.NEVER: False,
+            Finishes.AT_END: earliest <= moment.watermark,
+            Finishes.ANY_TIME: True,
+        }[self.finishes]
+
     def rejected(self, rows: pl.DataFrame, reason: str) -> pl.DataFrame:
         panes = pl.col("_panes") - 1 if "_panes" in rows.columns else pl.lit(None, pl.Int32)
         why = pl.col("_reason") if "_reason" in rows.columns else pl.lit(reason)
-        return rows.select(
+        return self._with_rows(rows).select(
             *self.keys, why.alias("reason"), panes.cast(pl.Int32).alias("last_pane"), "_last", "_rows"
         )
 
     def merge(self, union: pl.DataFrame) -> pl.DataFrame:
         """One row for each window: what was there and what came."""
-        is_merging = isinstance(self.windowing.where, Session)
+        others = self._merging(is_merging=isinstance(self.windowing.where, Session))
+        merged = self.folds.merge(union, [*self.windowing.by, "_start", "_end"], others)
+        merged = merged.rename({"_start": START, "_end": END})
+        columns = [name for name in union.columns if name not in ("_last", "_rows", "_new")]
+        return merged.select(name for name in columns if name not in ("_start", "_end"))
+
+    def _merging(self, *, is_merging: bool) -> list[pl.Expr]:
+        """How all but the partials of a window's parts become one."""
         same = (pl.col(START) == pl.col("_start")) & (pl.col(END) == pl.col("_end"))
-        hold = pl.col("hold").max() if self.windowing.stamp is Stamp.LATEST else pl.col("hold").min()
         others: list[pl.Expr] = [
             *(getattr(pl.col(name), f.merge)() for name, f in self.firing.fields.items()),
-            pl.col("_n", "pending", "net").sum(),
-            hold,
+            pl.col("_n", "pending").sum(),
+            *self._added,
             # A window with new bounds has emitted nothing yet.
             *((pl.col(n) * same if is_merging else pl.col(n)).max().cast(pl.Int32).alias(n) for n in _INDEXES),
             pl.lit(False).alias("finished"),
+            pl.lit(0, pl.Int64).alias("due"),
         ]
+        if self.firing.has_deadlines:
+            others.append(pl.lit(NEVER, pl.Int64).alias("wake"))
         if self.windowing.how is Mode.RETRACTING:
             # Without merging only the window itself, which comes first, can have emitted something.
             standing = pl.col(EMITTED).explode().drop_nulls() if is_merging else pl.col(EMITTED).first()
             others.append(standing.alias(EMITTED))
-        merged = self.folds.merge(union, [*self.windowing.by, "_start", "_end"], others)
-        merged = merged.rename({"_start": START, "_end": END})
-        merged = merged.with_columns(pl.lit(0, pl.Int64).alias("due"), pl.lit(NEVER, pl.Int64).alias("wake"))
-        columns = [name for name in union.columns if name not in ("_first", "_last", "_rows", "_new")]
-        return merged.select(name for name in columns if name not in ("_start", "_end"))
+        return others
 
     def _slide(
         self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment, duration: int

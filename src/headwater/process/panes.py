@@ -8,7 +8,7 @@ import polars as pl
 from headwater.process.firing import NEVER, Array, Firing, Moment, Rows
 from headwater.process.folds import Folds
 from headwater.process.placing import END, START
-from headwater.process.windowing import CHANGE, Mode, Windowing
+from headwater.process.windowing import CHANGE, Mode, Stamp, Windowing
 from headwater.process.windows import Session
 
 EMITTED = "emitted"
@@ -30,6 +30,11 @@ class Painter:
         return isinstance(self.windowing.where, Session)
 
     @property
+    def has_hold(self) -> bool:
+        """Whether windows remember the stamp of their next pane; else it is their last moment."""
+        return self.windowing.stamp is not Stamp.END
+
+    @property
     def _pane_names(self) -> list[str]:
         names = [*self.windowing.by, START, END, *self.folds.names, "event_time"]
         return [*names, "timing", "pane", "nonspeculative_pane", "is_final", "trigger"]
@@ -44,9 +49,10 @@ class Painter:
         finished = frame["finished"].to_numpy()
         gone_at = rows.end + self.windowing.lateness_micros + 1
         due = np.where(rows.ended(moment) | finished, gone_at, rows.end)
-        wake = np.where(finished, NEVER, self.firing.root.wake(rows, moment))
         columns = [pl.Series(name, values) for name, values in rows.columns.items()]
-        return frame.with_columns(pl.Series("due", due), pl.Series("wake", wake), *columns)
+        if self.firing.has_deadlines:
+            columns.append(pl.Series("wake", np.where(finished, NEVER, self.firing.root.wake(rows, moment))))
+        return frame.with_columns(pl.Series("due", due), *columns)
 
     def fire(
         self, frame: pl.DataFrame, labels: Array, finished: Array, may_be_on_time: Array, moment: Moment
@@ -91,7 +97,7 @@ class Painter:
             START,
             END,
             *self.folds.results(),
-            pl.coalesce("hold", pl.col(END) - 1).alias("event_time"),
+            (pl.coalesce("hold", pl.col(END) - 1) if self.has_hold else pl.col(END) - 1).alias("event_time"),
             pl.col("_timing").alias("timing"),
             pl.col("pane"),
             pl.col("_nonspeculative").alias("nonspeculative_pane"),
@@ -112,21 +118,26 @@ class Painter:
 
     def _after(self, fired: pl.DataFrame, panes: pl.DataFrame, moment: Moment) -> pl.DataFrame:
         ended = pl.col(END) <= moment.watermark
-        # Kept until the on-time pane, which may be empty and still needs its stamp.
-        keeps_hold = ~ended if self.firing.has_on_time_pane else pl.lit(False)
-        after = fired.with_columns(
-            pane=pl.col("pane") + 1,
-            nonspeculative=pl.col("nonspeculative") + ended.cast(pl.Int32),
-            pending=pl.lit(0, pl.Int64),
-            hold=pl.when(keeps_hold).then("hold"),
-            # A finished window is looked at once more, to let it go.
-            due=pl.when("finished").then(pl.col(END) + self.windowing.lateness_micros + 1).otherwise("due"),
-            wake=pl.when("finished").then(NEVER).otherwise("wake"),
-        )
+        # A finished window is looked at once more, to let it go.
+        gone_at = pl.col(END) + self.windowing.lateness_micros + 1
+        columns = {
+            "pane": pl.col("pane") + 1,
+            "nonspeculative": pl.col("nonspeculative") + ended.cast(pl.Int32),
+            "pending": pl.lit(0, pl.Int64),
+            "due": pl.when("finished").then(gone_at).otherwise("due"),
+        }
+        if self.firing.has_deadlines:
+            columns["wake"] = pl.when("finished").then(NEVER).otherwise("wake")
+        if self.has_hold:
+            # Kept until the on-time pane, which may be empty and still needs its stamp.
+            columns["hold"] = pl.when(~ended if self.firing.has_on_time_pane else pl.lit(False)).then("hold")
+        after = fired.with_columns(**columns)
         if self.windowing.how is Mode.DISCARDING:
             partials = [name for name in fired.columns if name.startswith("_a")]
             nothing = [pl.lit(None, fired.schema[name]).alias(name) for name in partials]
-            return after.with_columns(*nothing, net=pl.lit(0, pl.Int64))
+            if self.folds.change is not None:
+                nothing.append(pl.lit(0, pl.Int64).alias("net"))
+            return after.with_columns(*nothing)
         if self.windowing.how is Mode.RETRACTING:
             row = pl.struct(self._pane_names)
             row = pl.concat_list(row) if self.is_merging else row

@@ -11,7 +11,7 @@ otherwise. Polars' hash may change with its version; who keeps runs must remembe
 (`Run.of`) when it differs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Self
@@ -61,6 +61,28 @@ class _Needles:
         self.keys = keys[order]
         self.distinct = _all_differ(self.hashes)
 
+    @classmethod
+    def ordered(cls, keys: pl.DataFrame, hashes: Hashes) -> Self:
+        """Take keys that are in order already and all differ in their hashes."""
+        needles = cls.__new__(cls)
+        needles.keys, needles.hashes, needles.distinct = keys, hashes, True
+        return needles
+
+    def without(self, found: npt.NDArray[np.bool_]) -> "_Needles":
+        """Those that are still to be looked for."""
+        return _Needles.ordered(self.keys.filter(~found), self.hashes[~found])
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """Rows of a table beside keys: the hash of each key, and the rows found, with `_hash` among their columns.
+
+    No two keys share a hash here, so rows and keys can be put together by it alone.
+    """
+
+    hashes: Hashes
+    rows: pl.DataFrame
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -69,6 +91,8 @@ class Run:
     frame: pl.DataFrame
     hashes: Hashes = field(repr=False)
     distinct: bool
+    lows: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+    """The least value of columns that were asked about; a run never changes, so it is found out once."""
 
     @classmethod
     def of(cls, rows: pl.DataFrame, by: Sequence[str]) -> Self:
@@ -86,6 +110,20 @@ class Run:
 
     def __len__(self) -> int:
         return self.frame.height
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether some of its rows only say that a key is gone."""
+        if GONE not in self.lows:
+            self.lows[GONE] = int(bool(self.frame.get_column(GONE).any()))
+        return self.lows[GONE] > 0
+
+    def low(self, column: str) -> int:
+        """The least value of a column of whole numbers; beyond all of them if there is none."""
+        if column not in self.lows:
+            least = self.frame.get_column(column).min()
+            self.lows[column] = least if isinstance(least, int) else 2**63 - 1
+        return self.lows[column]
 
     def positions(self, needles: _Needles) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_] | None]:
         """Where rows with these hashes stand; and which needles were found, where that is one for one."""
@@ -107,7 +145,7 @@ class Run:
         rows = self.frame[at]
         if found is None:
             return _semi(rows, needles.keys)
-        keys = needles.keys if found.all() else needles.keys.filter(pl.Series(found))
+        keys = needles.keys if found.all() else needles.keys.filter(found)
         same = _equal(rows, keys)
         return rows if same.all() else rows.filter(same)
 
@@ -120,6 +158,8 @@ class Table:
     by: tuple[str, ...]
     fresh: pl.DataFrame
     runs: tuple[Run, ...] = ()
+    hashes: Hashes | None = None
+    """Of the rows of `fresh`, where these are known and the rows are in their order."""
 
     @classmethod
     def empty(cls, schema: pl.Schema, key: Sequence[str], by: Sequence[str] | None = None) -> Self:
@@ -143,11 +183,62 @@ class Table:
         rows = found[0] if len(found) == 1 else self._newest(found)
         return rows.filter(~pl.col(GONE)).select(self._columns)
 
+    def meet(self, keys: pl.DataFrame) -> Met | None:
+        """What is stored of these keys, of which some may be there several times, to be put together by hashes.
+
+        None where that is not possible: two keys have one hash, `by` is not the whole key, or there are changes
+        that are not in runs. Then the long way leads there, by `get`.
+        """
+        if not self.by or self.by != self.key or self.fresh.height:
+            return None
+        keys = self._typed(keys.select(self.key))
+        hashes = key_hash(keys, self.by)
+        order = np.argsort(hashes)
+        ordered = hashes[order]
+        is_first = np.ones(len(ordered), dtype=np.bool_)
+        is_first[1:] = ordered[1:] != ordered[:-1]
+        if not is_first.all():
+            again = np.flatnonzero(~is_first)
+            if not _equal(keys[order[again]], keys[order[again - 1]]).all():
+                return None
+            order, ordered = order[is_first], ordered[is_first]
+        found = self._found(_Needles.ordered(keys[order], ordered))
+        return None if found is None else Met(hashes, found)
+
+    def _found(self, needles: _Needles) -> pl.DataFrame | None:
+        """The rows of runs with the keys of needles that differ in their hashes; None if hashes do not suffice."""
+        parts: list[pl.DataFrame] = []
+        for run in reversed(self.runs):
+            at, found = run.positions(needles)
+            if found is None:
+                if len(run):
+                    return None
+                continue
+            if not len(at):
+                continue
+            rows = run.frame[at]
+            if not _equal(rows, needles.keys if found.all() else needles.keys.filter(found)).all():
+                return None
+            parts.append(rows if not run.has_marks else rows.filter(~pl.col(GONE)))
+            needles = needles.without(found)
+        nothing = self.fresh.with_columns(pl.lit(0, pl.UInt64).alias(HASH))
+        rows = pl.concat([part.select(nothing.columns) for part in parts]) if parts else nothing
+        return rows.drop(GONE)
+
+    def up_to(self, column: str, limit: int) -> pl.DataFrame:
+        """The rows in which a column of whole numbers is not above a limit; runs without any are not read."""
+        return self._where(pl.col(column) <= limit, lambda run: run.low(column) <= limit)
+
     def where(self, condition: pl.Expr) -> pl.DataFrame:
         """The rows for which a condition holds."""
+        return self._where(condition, lambda run: True)
+
+    def _where(self, condition: pl.Expr, may_have: Callable[[Run], bool]) -> pl.DataFrame:
         wanted = ~pl.col(GONE) & condition
         parts = [self.fresh.filter(wanted).select(self._columns)]
         for number in reversed(range(len(self.runs))):
+            if not may_have(self.runs[number]):
+                continue
             rows = self.runs[number].frame.filter(wanted).select(self._columns)
             if rows.height:
                 rows = self._not_in(rows, self.runs[number + 1 :])
@@ -156,9 +247,19 @@ class Table:
         return pl.concat(some) if some else parts[0]
 
     def put(self, rows: pl.DataFrame) -> Self:
-        """With these rows, each in the place of the one that had its key."""
+        """With these rows, each in the place of the one that had its key.
+
+        Where rows come with their hashes, as `meet` gave them, these need not be made again.
+        """
         if not rows.height:
             return self
+        if HASH in rows.columns and not self.fresh.height:
+            hashes = rows.get_column(HASH).rechunk().to_numpy()
+            if (hashes[1:] < hashes[:-1]).any():
+                rows = rows.sort(HASH)
+                hashes = rows.get_column(HASH).to_numpy()
+            fresh = self._typed(rows.select(self._columns)).with_columns(pl.lit(False).alias(GONE))
+            return type(self)(self.key, self.by, fresh, self.runs, hashes)
         rows = self._typed(rows.select(self._columns)).with_columns(pl.lit(False).alias(GONE))
         return self._with(rows)
 
@@ -179,11 +280,16 @@ class Table:
         """The same rows with all changes in runs."""
         if not self.fresh.height:
             return self
-        runs = [*self.runs, Run.of(self.fresh, self.by)]
+        runs = [*self.runs, self._newest_run()]
         while len(runs) > 1 and len(runs[-2]) <= GROWTH * len(runs[-1]):
             newer, older = runs.pop(), runs.pop()
             runs.append(self._merged(older, newer, first=not runs))
         return self.of_runs([run for run in runs if len(run)])
+
+    def _newest_run(self) -> Run:
+        if self.hashes is None:
+            return Run.of(self.fresh, self.by)
+        return Run.ordered(self.fresh.with_columns(pl.Series(HASH, self.hashes)))
 
     def of_runs(self, runs: Sequence[Run]) -> Self:
         """A table like this one that consists of these runs, oldest first."""
@@ -234,24 +340,31 @@ class Table:
 
     def _merged(self, older: Run, newer: Run, *, first: bool) -> Run:
         """One run of two; the marks of what is gone are not needed where nothing is older."""
-        keys = newer.frame.select(self.key)
-        both = pl.concat([self._without(older, keys), newer.frame])
-        if first:
-            both = both.filter(~pl.col(GONE))
-        # The sort finds two sorted halves, which is what makes it fast.
-        return Run.ordered(both.sort(HASH, maintain_order=True))
+        kept, added = self._kept(older, newer), np.arange(len(newer))
+        if first and newer.has_marks:
+            added = np.flatnonzero(~newer.frame.get_column(GONE).to_numpy())
+        if first and older.has_marks:
+            kept = kept[~older.frame.get_column(GONE).to_numpy()[kept]]
+        hashes = np.concatenate([older.hashes[kept], newer.hashes[added]])
+        # A stable sort of two sorted halves is a merge; the rows are then copied once.
+        order = np.argsort(hashes, kind="stable")
+        at = np.concatenate([kept, added + len(older)])[order]
+        both = pl.concat([older.frame, newer.frame], rechunk=True)[at]
+        return Run(both, hashes[order], older.distinct and newer.distinct and _all_differ(hashes[order]))
 
-    def _without(self, older: Run, keys: pl.DataFrame) -> pl.DataFrame:
-        """The rows of a run whose key is none of these."""
+    def _kept(self, older: Run, newer: Run) -> npt.NDArray[np.intp]:
+        """Where the rows of a run stand whose key is not in a newer one."""
+        keys = newer.frame.select(self.key)
         if self.by and set(self.by) == set(self.key):
-            needles = _Needles(keys, self.by)
+            needles = _Needles.ordered(keys, newer.hashes) if newer.distinct else _Needles(keys, self.by)
             at, found = older.positions(needles)
             # Hashes can be equal where keys are not: then the long way.
-            if found is not None and _equal(older.frame[at], needles.keys.filter(pl.Series(found))).all():
+            if found is not None and _equal(older.frame.select(self.key)[at], needles.keys.filter(found)).all():
                 keep = np.ones(len(older), dtype=np.bool_)
                 keep[at] = False
-                return older.frame.filter(pl.Series(keep))
-        return _anti(older.frame, keys)
+                return np.flatnonzero(keep)
+        numbered = older.frame.select(self.key).with_row_index("_at")
+        return _anti(numbered, keys).get_column("_at").to_numpy().astype(np.intp)
 
 
 def _all_differ(hashes: Hashes) -> bool:

@@ -6,13 +6,78 @@ that is silent for long is idle: it does not hold, and is named. All times are m
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
 from headwater.process.kernel import BEGINNING
 
-Estimate = Callable[[int, int], int]
-"""A user's own estimate: of the latest event time of a partition and when it came, the time that is complete."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What the rows of one batch say of a partition: their greatest and least event time, and what was known of it
+    before; `latest` is the greatest of all."""
+
+    partition: str
+    highest: int
+    lowest: int
+    latest: int
+    watermark: int
+
+
+Estimate = Callable[[Batch], int]
+"""Of what came from a partition, the time up to which its events are complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What a user's own estimate of the watermark is given: event times of one partition.
+
+    `highest` and `lowest` are of the batch that came, `latest` is the highest of all so far; `watermark` is the
+    partition's before this batch, None for its first.
+    """
+
+    partition: str
+    highest: datetime
+    lowest: datetime
+    latest: datetime
+    watermark: datetime | None
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class UserEstimate:
+    """A user's function of an `Observed` that gives a time, checked."""
+
+    function: Callable[[Observed], datetime]
+
+    def __call__(self, batch: Batch) -> int:
+        observed = Observed(
+            partition=batch.partition,
+            highest=_moment(batch.highest),
+            lowest=_moment(batch.lowest),
+            latest=_moment(batch.latest),
+            watermark=None if batch.watermark == BEGINNING else _moment(batch.watermark),
+        )
+        name = getattr(self.function, "__name__", repr(self.function))
+        try:
+            complete: Any = self.function(observed)
+        except Exception as error:
+            raise InvalidError(
+                f"the watermark function {name!r} failed on {observed}: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(complete, datetime):
+            raise InvalidError(f"the watermark function {name!r} gave {complete!r}; it must give a datetime")
+        if complete.tzinfo is None:
+            complete = complete.replace(tzinfo=UTC)
+        return int((complete - _EPOCH) // timedelta(microseconds=1))
+
+
+def _moment(time: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +90,8 @@ class BoundedDisorder:
         if self.delay is not None:
             micros(self.delay)
 
-    def __call__(self, latest: int, seen_at: int) -> int:
-        return latest - (micros(self.delay) if self.delay else 0)
+    def __call__(self, batch: Batch) -> int:
+        return batch.latest - (micros(self.delay) if self.delay else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +121,24 @@ class Watermarks:
         new = {name: PartitionMark(seen_at=now) for name in partitions if name not in self.partitions}
         return replace(self, partitions={**self.partitions, **new})
 
-    def observe(self, latest: Mapping[str, int], now: int) -> "Watermarks":
-        """Take in the greatest event time of each partition that events came from, and what time it is."""
+    def observe(
+        self, latest: Mapping[str, int], now: int, lowest: Mapping[str, int] | None = None
+    ) -> "Watermarks":
+        """Take in the greatest event time of each partition that events came from, and what time it is; the least
+        ones too, for estimates that look at them."""
         marks = dict(self.partitions)
         for name, time in latest.items():
             known = marks.get(name, PartitionMark(seen_at=now))
             greatest = max(known.latest, time)
-            complete = self.estimate(greatest, now)
+            complete = self.estimate(
+                Batch(
+                    partition=name,
+                    highest=time,
+                    lowest=time if lowest is None else lowest.get(name, time),
+                    latest=greatest,
+                    watermark=known.watermark,
+                )
+            )
             if complete > greatest:
                 raise InvalidError(
                     f"the watermark estimate for partition {name!r} gave {complete}, which is after its latest "

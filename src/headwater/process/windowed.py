@@ -72,8 +72,7 @@ class WindowedKernel:
         combined = self._nothing()
         # Sessions are looked up by their group, whose others they may join.
         by = self.windowing.by if isinstance(self.windowing.where, Session) else None
-        key = (*self.windowing.by, START, END)
-        tables = {WINDOWS: Table.empty(self.gathering.fresh(combined).schema, key, by)}
+        tables = {WINDOWS: Table.empty(self.gathering.fresh(combined).schema, self.gathering.table_key, by)}
         if isinstance(self.windowing.where, Sliding):
             tables[POINTS] = Table.empty(self.gathering.points(combined).schema, (*self.windowing.by, "at"))
         if self.windowing.lateness_micros:
@@ -130,14 +129,18 @@ class WindowedKernel:
         self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment, late: list[pl.DataFrame]
     ) -> pl.DataFrame:
         """Add rows to the windows they touch, and fire those of them whose trigger says so."""
-        timeless = combined.filter(pl.col(END).is_null())
-        if timeless.height:
-            late.append(self.gathering.rejected(timeless, NO_TIME))
-            combined = combined.filter(pl.col(END).is_not_null())
-        gathered = self.gathering.gather(tables, combined, moment)
-        if gathered.rejected is not None:
-            late.append(self.gathering.with_last_panes(tables, gathered.rejected))
-        touched = self.gathering.merge(gathered.union)
+        gone = None
+        touched = self.gathering.meet(tables, combined, moment)
+        if touched is None:
+            timeless = combined.filter(pl.col(END).is_null())
+            if timeless.height:
+                late.append(self.gathering.rejected(timeless, NO_TIME))
+                combined = combined.filter(pl.col(END).is_not_null())
+            gathered = self.gathering.gather(tables, combined, moment)
+            gone = gathered.gone
+            if gathered.rejected is not None:
+                late.append(self.gathering.with_last_panes(tables, gathered.rejected))
+            touched = self.gathering.merge(gathered.union)
         rows = self.painter.rows_of(touched)
         if isinstance(self.windowing.where, Session):
             self.firing.root.on_merge(rows, moment)
@@ -149,16 +152,16 @@ class WindowedKernel:
         after, changes = touched, pl.DataFrame(schema=self.output_schema)
         if (labels > 0).any():
             after, changes = self.painter.fire(touched, labels, finished, rows.none(), moment)
-        windows = tables[WINDOWS] if gathered.gone is None else tables[WINDOWS].drop(gathered.gone)
+        windows = tables[WINDOWS] if gone is None else tables[WINDOWS].drop(gone)
         tables[WINDOWS] = windows.put(after)
         return changes
 
     def _fire_due(self, tables: dict[str, Table], moment: Moment) -> tuple[pl.DataFrame, int]:
         """Fire what the watermark or the clock has reached, and let go of what is past its lateness."""
         windows = tables[WINDOWS]
-        due = windows.where(pl.col("due") <= moment.watermark)
+        due = windows.up_to("due", moment.watermark)
         if self.firing.has_deadlines:
-            awake = windows.where(pl.col("wake") <= moment.processing_time)
+            awake = windows.up_to("wake", moment.processing_time)
             due = pl.concat([due, awake.filter(pl.col("due") > moment.watermark)])
         if not due.height:
             return pl.DataFrame(schema=self.output_schema), 0
@@ -166,7 +169,10 @@ class WindowedKernel:
         end, at = due[END].to_numpy(), due["due"].to_numpy()
         unfinished = ~due["finished"].to_numpy()
         reached = (at <= moment.watermark) & (at <= end)
-        called = unfinished & (reached | (due["wake"].to_numpy() <= moment.processing_time))
+        called = reached
+        if self.firing.has_deadlines:
+            called = called | (due["wake"].to_numpy() <= moment.processing_time)
+        called = called & unfinished
         labels = np.where(called, self.firing.root.should_fire(rows, moment), 0)
         finished = self.firing.root.on_fire(rows, labels > 0, moment)
         gone = end + self.windowing.lateness_micros < moment.watermark
@@ -192,7 +198,7 @@ class WindowedKernel:
         for name, column in ((POINTS, "until"), (CLOSED_WINDOWS, "forget")):
             if name in tables:
                 table = tables[name]
-                gone = table.where(pl.col(column) <= moment.watermark)
+                gone = table.up_to(column, moment.watermark)
                 tables[name] = table.drop(gone.select(table.key)) if gone.height else table
 
     def _wake_up(self, tables: dict[str, Table]) -> int | None:

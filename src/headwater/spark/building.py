@@ -17,7 +17,7 @@ from headwater.app import Query, Topic
 from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.definition import Definition, define
 from headwater.spark.exclusions import Exclusions
-from headwater.spark.offsets import BOOTSTRAP, Range, read_options, to_json
+from headwater.spark.offsets import BOOTSTRAP, ISOLATION, READ_COMMITTED, Range, read_options, to_json
 from headwater.spark.rows import good_rows
 from headwater.spark.source import COLUMNS, HeadwaterSource, read_range
 from headwater.spark.spool import Spool
@@ -79,8 +79,7 @@ def read_stream(
     _register_source(spark)
     return (
         spark.readStream.format("headwater")
-        .option(BOOTSTRAP, servers)
-        .option("subscribe", topic.name)
+        .options(**_selection(topic, servers))
         .option("startingOffsets", "earliest" if offsets is None else json.dumps({topic.name: offsets}))
         .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
         .option("everyPartition", str(every_partition).lower())
@@ -94,7 +93,7 @@ def read_all(
 ) -> DataFrame:
     """The records of a topic that are there now."""
     _register_source(spark)
-    options = {BOOTSTRAP: servers, "subscribe": topic.name, **_exclusion_options(exclusions, topic)}
+    options = {**_selection(topic, servers), **_exclusion_options(exclusions, topic)}
     return spark.read.format("headwater").options(**options).load()
 
 
@@ -102,7 +101,7 @@ def read_part(
     spark: SparkSession, topic: Topic, servers: str, ranges: Sequence[Range], exclusions: Mapping[str, str]
 ) -> DataFrame:
     """The records of a topic in these ranges, at most one of each partition, without the excluded."""
-    options = {BOOTSTRAP: servers, "subscribe": topic.name, **exclusions}
+    options = {**_selection(topic, servers), **exclusions}
     if sum(r.end - r.start for r in ranges) <= LOCAL_RECORDS_MAX:
         # Few are read here: to plan a read by workers takes longer than to read them.
         read = read_options(options, streaming=False)
@@ -115,6 +114,11 @@ def read_part(
     options["startingOffsets"] = json.dumps(to_json({r.partition: r.start for r in ranges}))
     options["endingOffsets"] = json.dumps(to_json({r.partition: r.end for r in ranges}))
     return spark.read.format("headwater").options(**options).load()
+
+
+def _selection(topic: Topic, servers: str) -> dict[str, str]:
+    # What another app has begun to write and given up is not there.
+    return {BOOTSTRAP: servers, "subscribe": topic.name, ISOLATION: READ_COMMITTED}
 
 
 def _exclusion_options(exclusions: Exclusions | None, topic: Topic) -> dict[str, str]:

@@ -21,7 +21,7 @@ Excluded = tuple[tuple[TopicPartition, tuple[int, ...]], ...]
 
 BOOTSTRAP = "kafka.bootstrap.servers"
 ISOLATION = "kafka.isolation.level"
-_READ_COMMITTED, _READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+READ_COMMITTED, _READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 _SELECTIONS = ("subscribe", "subscribepattern", "assign")
 
 
@@ -92,7 +92,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         every_partition=_flag(given, "everyPartition", default=False),
         include_headers=_flag(given, "includeHeaders", default=False),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
-        read_committed=_isolation(given) == _READ_COMMITTED,
+        read_committed=_isolation(given) == READ_COMMITTED,
         excluded=_excluded(given.get("excludedoffsets")),
         reader=given.get("readername"),
     )
@@ -247,8 +247,8 @@ def _int(name: str, text: str) -> int:
 
 def _isolation(given: Mapping[str, str]) -> str:
     level = given.get(ISOLATION, _READ_UNCOMMITTED).lower()
-    if level not in (_READ_COMMITTED, _READ_UNCOMMITTED):
-        raise InvalidError(f"option {ISOLATION} = {level!r}: expected {_READ_COMMITTED} or {_READ_UNCOMMITTED}")
+    if level not in (READ_COMMITTED, _READ_UNCOMMITTED):
+        raise InvalidError(f"option {ISOLATION} = {level!r}: expected {READ_COMMITTED} or {_READ_UNCOMMITTED}")
     return level
 
 

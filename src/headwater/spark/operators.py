@@ -11,14 +11,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import InvalidError
-from headwater.process.aggregates import Aggregate, Function
+from headwater.process.aggregates import Aggregate, Function, count
 from headwater.process.clocks import ClockKernel, DeviceClocks
+from headwater.process.durations import micros
+from headwater.process.placing import BEGINNING_OF_TIME, END_OF_TIME
 from headwater.process.triggers import Default, Trigger
 from headwater.process.windowed import WindowedKernel
 from headwater.process.windowing import CHANGE, EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
-from headwater.process.windows import Time, Tumbling, Window
+from headwater.process.windows import Global, Hopping, Time, Tumbling, Window, offset_micros
 from headwater.spark.frames import empty_like
-from headwater.spark.rows import DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, event_time_of
+from headwater.spark.rows import DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, estimate_of, event_time_of
 from headwater.spark.stateful import Times, run_kernel
 from headwater.spark.surroundings import current_surroundings
 
@@ -51,15 +53,17 @@ def windowed(
     The result has the columns `by`, then `window` (a struct of `start` and `end`), then those of `what`. The event
     time is the one declared with the topic.
 
-    With `what`, `where` and `by` alone, for tumbling windows and Spark's own aggregates, a window's row changes as
-    long as events for it arrive, however late, and its state is kept for ever. With `when`, `how` or `lateness`,
-    or where Spark has no such window or aggregate, the rows are *changes*: panes that the trigger fires, with
-    `event_time`, `timing` (early, on_time, late), `pane`, `nonspeculative_pane`, `is_final`, `trigger`, and
+    With `what`, `where` and `by` alone, for windows and aggregates that Spark has itself, a window's row changes
+    as long as events for it arrive, however late, and its state is kept for ever; `what` then also takes a Column
+    with any aggregate of Spark's, such as `F.stddev("amount")`. With `when`, `how` or `lateness`, or where Spark
+    has no such window or aggregate, the rows are *changes*: panes that the trigger fires, with `event_time`,
+    `timing` (early, on_time, late), `pane`, `nonspeculative_pane`, `is_final`, `trigger`, and
     `_change`: 1 for a row that is put, -1 for one that is taken back. Changes can be windowed again. A window is
     let go when the watermark has passed its end by `lateness`; what comes for it then is in the late ledger.
     """
+    columns = {name: value for name, value in what.items() if isinstance(value, Column)}
     windowing = Windowing(
-        what=what,
+        what={**what, **dict.fromkeys(columns, count())},
         where=where,
         when=Default() if when is None else when,
         how=Mode.ACCUMULATING if how is None else how,
@@ -68,7 +72,8 @@ def windowed(
     )
     asked = when is not None or how is not None or lateness is not None
     if not asked and _is_native(windowing):
-        return lambda events: _native(events, windowing)
+        return lambda events: _native(events, windowing, columns)
+    _refuse_columns(columns, windowing, asked)
     return lambda events: _changes(events, windowing)
 
 
@@ -108,28 +113,57 @@ def correct_clocks(
 
 def _is_native(windowing: Windowing) -> bool:
     where = windowing.where
-    return (
-        isinstance(where, Tumbling)
-        and where.by is Time.EVENT
-        and where.offset is None
-        and all(isinstance(a, Aggregate) and a.function in _FUNCTIONS for a in windowing.what.values())
+    if where.by is not Time.EVENT or not isinstance(where, Tumbling | Hopping | Global):
+        return False
+    # Spark takes no gaps between windows.
+    if isinstance(where, Hopping) and micros(where.period) > micros(where.size):
+        return False
+    return all(isinstance(a, Aggregate) and a.function in _FUNCTIONS for a in windowing.what.values())
+
+
+def _refuse_columns(columns: Mapping[str, Column], windowing: Windowing, asked: bool) -> None:
+    """A Column can be run by Spark's own operator only."""
+    if not columns:
+        return
+    name = next(iter(columns))
+    if asked:
+        why = "with `when`, `how` or `lateness` a window is computed by columnar kernels"
+    elif not _is_native(replace(windowing, what={name: count()})):
+        why = f"Spark has no windows such as {windowing.where}"
+    else:
+        others = [n for n, a in windowing.what.items() if n not in columns and a.function not in _FUNCTIONS]
+        why = f"{', '.join(map(repr, others))} beside it cannot be computed by Spark"
+    raise InvalidError(
+        f"windowed: {name!r} is a Column of Spark's, and {why}; use Headwater's aggregates (hw.sum, hw.quantile, "
+        "...) or one of your own with `partial`, `merge` and `result`"
     )
 
 
-def _native(events: DataFrame, windowing: Windowing) -> DataFrame:
+def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> DataFrame:
     if CHANGE in events.columns:
+        _refuse_columns(columns, windowing, asked=True)
         return _changes(events, windowing)  # Spark's aggregates cannot take anything back.
-    current_surroundings().meanings.append(_meaning(windowing))
-    assert isinstance(windowing.where, Tumbling)
-    span = F.window(events[event_time_of(events)], _interval(windowing.where)).alias(WINDOW)
-    results = [_FUNCTIONS[a.function](a.column or "*").alias(name) for name, a in windowing.what.items()]
-    return events.groupBy(*windowing.by, span).agg(*results).select(*windowing.by, WINDOW, *windowing.what)
+    current_surroundings().meanings.append(_meaning(windowing) | {"what": {**windowing.what, **columns}})
+    results = [
+        columns.get(name, _FUNCTIONS[a.function](a.column or "*")).alias(name)
+        for name, a in windowing.what.items()
+    ]
+    where, by = windowing.where, windowing.by
+    if isinstance(where, Global):
+        ends = (F.timestamp_micros(F.lit(end)) for end in (BEGINNING_OF_TIME, END_OF_TIME))
+        span = F.struct(*(end.alias(name) for end, name in zip(ends, ("start", "end"), strict=True)))
+        return events.groupBy(*by).agg(*results).select(*by, span.alias(WINDOW), *windowing.what)
+    assert isinstance(where, Tumbling | Hopping)
+    period = where.period if isinstance(where, Hopping) else where.size
+    shift = _interval(offset_micros(where.offset))
+    time = events[event_time_of(events)]
+    window = F.window(time, _interval(micros(where.size)), _interval(micros(period)), shift).alias(WINDOW)
+    return events.groupBy(*by, window).agg(*results).select(*by, WINDOW, *windowing.what)
 
 
-def _interval(where: Tumbling) -> str:
+def _interval(duration: int) -> str:
     # Spark counts in microseconds and knows nothing finer.
-    micros = round(where.duration.total_seconds() * 1_000_000)
-    return f"{micros} microseconds"
+    return f"{duration} microseconds"
 
 
 # -- by a kernel ----------------------------------------------------------------------------------------------
@@ -182,6 +216,7 @@ def _timed(events: DataFrame, windowing: Windowing) -> tuple[DataFrame, Times]:
         event_time=name,
         delay=int(metadata.get(DELAY_KEY, 0)),
         idle_after=metadata.get(IDLE_KEY),
+        estimate=estimate_of(events, name),
         watermark=WATERMARK if WATERMARK in events.columns else None,
     )
     return rows, times

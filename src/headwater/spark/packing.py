@@ -2,13 +2,16 @@
 
 Spark's shuffle handles rows one by one; here it handles a few large values. A key's bucket is its hash modulo the
 number of buckets, and both are fixed with the first checkpoint. Every task sends a last row to every bucket, with
-the highest event time it saw. So each bucket is called in every batch that has tasks and knows what all know.
+the highest and the lowest event time it saw. So each bucket is called in every batch that has tasks and knows what
+all know.
 
 A task's rows reach a bucket in the order of `seq`, so that a batch that is run again gives the same result.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,10 +20,10 @@ from pyspark import TaskContext
 
 from headwater.process.kernel import Kernel, Now
 from headwater.process.table import key_hash
-from headwater.spark.frames import concat, from_arrow, to_arrow, to_bytes
+from headwater.spark.frames import from_arrow, in_pieces, slices, to_arrow, to_bytes
 from headwater.spark.local import Shared
 
-PACKED = "bucket int, source int, seq int, high long, watermark long, clock long, payload binary"
+PACKED = "bucket int, source int, seq int, high long, low long, watermark long, clock long, payload binary"
 RESULT = "watermark long, clock long, payload binary"
 
 _PACKED = pa.schema(
@@ -29,6 +32,7 @@ _PACKED = pa.schema(
         ("source", pa.int32()),
         ("seq", pa.int32()),
         ("high", pa.int64()),
+        ("low", pa.int64()),
         ("watermark", pa.int64()),
         ("clock", pa.int64()),
         ("payload", pa.binary()),
@@ -37,6 +41,14 @@ _PACKED = pa.schema(
 
 STATISTICS = -1
 """The `seq` of the row that carries no rows."""
+
+NO_TIME = -(2**63)
+"""In the columns of times, where pandas would make floats of a column with nulls."""
+
+BUCKETS, BUCKETS_MAX = 8, 64
+"""How many there are where Spark does not say how many partitions it has, and at most."""
+
+_TIMES = ("high", "low", "watermark", "clock")
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -47,7 +59,7 @@ class Packing:
 
     kernel: Kernel
     by: tuple[str, ...]
-    buckets: int
+    buckets: int | None
     rows_max: int
     shared: Shared
     event_time: str | None = None
@@ -62,11 +74,11 @@ class Packing:
 
 def pack(packing: Packing) -> Callable[[Batches], Batches]:
     """Make the function for `mapInArrow`."""
-    labels = bucket_labels(packing.buckets)
 
     def cut(batches: Batches) -> Batches:
         task = TaskContext.get()
         assert task is not None
+        labels = bucket_labels(buckets_of(task, packing.buckets))
         source = task.partitionId()
         watermark = packing.shared.watermark_before(_batch_of(task))
         highs: list[dict[str, int | None]] = []
@@ -76,6 +88,18 @@ def pack(packing: Packing) -> Callable[[Batches], Batches]:
         yield _statistics(highs, labels, source)
 
     return cut
+
+
+def buckets_of(task: TaskContext | None, asked: int | None) -> int:
+    """How many buckets there are: as asked, or one for each partition of Spark's shuffle.
+
+    Spark tells its tasks the number of partitions, and keeps to that of the first batch whatever a later session
+    says. So a computation may go on where there are more cores than before.
+    """
+    if asked is not None:
+        return asked
+    partitions = None if task is None else task.getLocalProperty("spark.sql.shuffle.partitions")
+    return BUCKETS if partitions is None else max(1, min(int(partitions), BUCKETS_MAX))
 
 
 def unpack(schema: pa.Schema, told: Mapping[str, str]) -> Callable[[Batches], Batches]:
@@ -104,6 +128,7 @@ def unpack(schema: pa.Schema, told: Mapping[str, str]) -> Callable[[Batches], Ba
     return open_up
 
 
+@cache
 def bucket_labels(buckets: int) -> list[int]:
     """A number for each bucket that Spark's hash spreads evenly.
 
@@ -142,27 +167,23 @@ def _batch_of(task: TaskContext) -> int:
 
 
 def _gather(batches: Batches, rows_max: int) -> Iterator[pl.DataFrame]:
-    """Spark's batches in larger pieces: combining and packing pay off with length."""
-    waiting: list[pl.DataFrame] = []
-    rows = 0
-    for batch in batches:
-        waiting.append(from_arrow(batch))
-        rows += batch.num_rows
-        if rows >= rows_max:
-            yield concat(waiting, waiting[0])
-            waiting, rows = [], 0
-    if rows:
-        yield concat(waiting, waiting[0])
+    """Spark's batches in larger pieces: combining and packing pay off with length, which is bounded."""
+    pieces = (piece for batch in batches for piece in slices(from_arrow(batch), rows_max))
+    return in_pieces(pieces, rows_max)
 
 
 def _times(rows: pl.DataFrame, packing: Packing) -> dict[str, int | None]:
     named = {"high": packing.event_time, "watermark": packing.watermark, "clock": packing.clock}
-    return {what: _max(rows, name) for what, name in named.items() if name is not None}
+    times = {
+        what: _int(rows.get_column(name).to_physical().max()) for what, name in named.items() if name is not None
+    }
+    if packing.event_time is not None:
+        times["low"] = _int(rows.get_column(packing.event_time).to_physical().min())
+    return times
 
 
-def _max(rows: pl.DataFrame, name: str) -> int | None:
-    value = rows.get_column(name).to_physical().max()
-    return None if value is None else int(value)  # type: ignore[arg-type]
+def _int(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _events(rows: pl.DataFrame, packing: Packing) -> pl.DataFrame:
@@ -179,21 +200,23 @@ def _cut(
     """One value for each bucket that has rows."""
     if watermark is not None:
         rows = packing.kernel.combine(rows, Now(watermark=watermark))
-    numbers = (key_hash(rows, packing.by) % np.uint64(packing.buckets)).astype(np.int32)
+    buckets = len(labels)
+    # Of so small numbers a stable sort goes by counting.
+    numbers = (key_hash(rows, packing.by) % np.uint64(buckets)).astype(np.uint8)
     order = np.argsort(numbers, kind="stable")
-    table = to_arrow(rows[order])
-    ends = np.cumsum(np.bincount(numbers, minlength=packing.buckets))
+    table = to_arrow(rows[order].rechunk())
+    ends = np.cumsum(np.bincount(numbers, minlength=buckets))
     starts = np.concatenate([[0], ends[:-1]])
-    full = [number for number in range(packing.buckets) if ends[number] > starts[number]]
-    payloads = [to_bytes(table.slice(starts[n], ends[n] - starts[n]).combine_chunks()) for n in full]
+    full = [number for number in range(buckets) if ends[number] > starts[number]]
+    payloads = [to_bytes(table.slice(starts[n], ends[n] - starts[n])) for n in full]
     return _packed([labels[n] for n in full], source, seq, {}, payloads)
 
 
 def _statistics(highs: Sequence[dict[str, int | None]], labels: Sequence[int], source: int) -> pa.RecordBatch:
     times: dict[str, int | None] = {}
-    for name in ("high", "watermark", "clock"):
+    for name in _TIMES:
         known = [value for some in highs if (value := some.get(name)) is not None]
-        times[name] = max(known) if known else None
+        times[name] = (min if name == "low" else max)(known) if known else None
     return _packed(labels, source, STATISTICS, times, [None] * len(labels))
 
 
@@ -211,8 +234,12 @@ def _packed(
             pa.array(labels, pa.int32()),
             pa.array([source] * count, pa.int32()),
             pa.array([seq] * count, pa.int32()),
-            *(pa.array([times.get(name)] * count, pa.int64()) for name in ("high", "watermark", "clock")),
+            *(pa.array([_known(times.get(name))] * count, pa.int64()) for name in _TIMES),
             pa.array(values, pa.binary()),
         ],
         schema=_PACKED,
     )
+
+
+def _known(time: int | None) -> int:
+    return NO_TIME if time is None else time

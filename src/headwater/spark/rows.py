@@ -4,9 +4,11 @@ A value must be a JSON object in valid UTF-8 whose fields have the declared type
 but the event time may not. Every record is either a row (`good_rows`) or a dead letter (`bad_records`).
 """
 
+import base64
 import json
 from typing import Any, cast
 
+from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
@@ -25,10 +27,13 @@ from pyspark.sql.types import (
 from headwater.app import Topic
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
+from headwater.process.watermarks import UserEstimate
 
 EVENT_TIME_KEY = "headwater.eventTime"
 DELAY_KEY, IDLE_KEY = "headwater.delay", "headwater.idle"
 """On the event time's column, in microseconds: the watermark's delay, and when a partition is idle."""
+ESTIMATE_KEY = "headwater.watermark"
+"""On the event time's column: a user's own estimate of the watermark, pickled, as text."""
 RECORD_TIME = "timestamp"
 _ROW, _MISFIT = "_headwater_row", "_headwater_misfit"
 
@@ -42,6 +47,12 @@ def event_time_of(rows: DataFrame) -> str:
         f"there is no event time among the columns {', '.join(rows.columns)}: keep the topic's event time column, "
         "or name one with `app.topic(..., event_time=...)`"
     )
+
+
+def estimate_of(rows: DataFrame, column: str) -> UserEstimate | None:
+    """The user's own estimate of the watermark, where the topic was declared with one."""
+    pickled = rows.schema[column].metadata.get(ESTIMATE_KEY)
+    return None if pickled is None else cast(UserEstimate, cloudpickle.loads(base64.b64decode(pickled)))
 
 
 def parse_schema(topic: Topic) -> StructType:
@@ -130,11 +141,18 @@ def _is_bad(topic: Topic) -> Column:
 
 
 def _mark_event_time(rows: DataFrame, column: str, topic: Topic) -> DataFrame:
-    marks: dict[str, bool | int] = {EVENT_TIME_KEY: True}
+    marks: dict[str, bool | int | str] = {EVENT_TIME_KEY: True}
     for key, duration in ((DELAY_KEY, topic.delay), (IDLE_KEY, topic.idle)):
         if duration is not None:
             marks[key] = micros(duration)
+    if topic.watermark is not None:
+        # A DataFrame is all that a view's function is given, so this travels with its column.
+        marks[ESTIMATE_KEY] = base64.b64encode(_pickled(UserEstimate(topic.watermark))).decode()
     return rows.withMetadata(column, marks)
+
+
+def _pickled(value: Any) -> bytes:
+    return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
 
 
 def _field_problem(field: StructField, value: Any) -> str | None:

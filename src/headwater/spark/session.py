@@ -80,6 +80,8 @@ def _settings(master: str) -> dict[str, str]:
         "spark.python.authenticate.socketTimeout": "120s",
         # There is a task for each core already.
         "spark.executorEnv.POLARS_MAX_THREADS": "1",
+        # Polars gives memory back after half a second, and the next batch has it zeroed again.
+        "spark.executorEnv._RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:10000",
         # Facts about batches without rows are of no interest, and there are many.
         "spark.sql.streaming.noDataProgressEventInterval": "60000",
     }

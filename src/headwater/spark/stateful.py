@@ -1,7 +1,9 @@
 """Runs a kernel on Spark streaming: rows packed by bucket, state by bucket, rows again.
 
-`pack` cuts the rows by bucket, Spark's `transformWithState` calls us once for each bucket and batch and keeps the
-bucket's state, `unpack` gives rows again. See `packing`, `state` and `local` for each.
+`pack` cuts the rows by bucket, and Spark's `transformWithStateInPandas` calls us once for each bucket and batch
+and keeps the bucket's state. What the kernel says leaves as columns of Arrow in a pandas frame, which copies
+nothing; what has types that pandas would take apart leaves packed, and `unpack` gives rows again. See `packing`,
+`state`, `local` and `results`.
 
 A batch that is run again after a crash gives the same result: its rows come in the same order, and the processing
 time is the batch's, which Spark logs before it starts. That needs Spark's processing-time mode, in which it runs
@@ -12,22 +14,24 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
+import pandas as pd
 import polars as pl
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import BinaryType, BooleanType, DataType, LongType, NumericType, StringType, StructType
 
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
-from headwater.process.watermarks import BoundedDisorder, PartitionMark, Watermarks
-from headwater.spark.frames import concat, empty_like, from_bytes, slices, spark_schema, to_arrow, to_bytes
+from headwater.process.watermarks import BoundedDisorder, Estimate, PartitionMark, Watermarks
+from headwater.spark.frames import empty_like, from_bytes, in_pieces, slices, spark_schema
 from headwater.spark.local import Shared
-from headwater.spark.packing import PACKED, RESULT, STATISTICS, Packing, pack, unpack
+from headwater.spark.packing import NO_TIME, PACKED, RESULT, STATISTICS, Packing, buckets_of, pack, unpack
+from headwater.spark.results import Shape
 from headwater.spark.state import BucketState
 from headwater.spark.surroundings import current_surroundings
 from headwater.spark.telling import Teller
@@ -41,14 +45,15 @@ class Times:
     """Where a kernel's times come from.
 
     `event_time`, `watermark` and `clock` name columns of microseconds since 1970. The watermark is the least of
-    all source partitions' highest event times minus `delay`; or, with a column `watermark`, what the rows say in
-    it. A partition without rows for `idle_after` holds nothing back. The processing time is the batch's if
-    `processing_time` is set; or, with a column `clock`, what the rows say. A row of nulls beside these only
-    tells the time.
+    all source partitions' highest event times minus `delay`, or of what `estimate` makes of their times; or, with
+    a column `watermark`, what the rows say in it. A partition without rows for `idle_after` holds nothing back.
+    The processing time is the batch's if `processing_time` is set; or, with a column `clock`, what the rows say. A
+    row of nulls beside these only tells the time.
     """
 
     event_time: str | None = None
     delay: int = 0
+    estimate: Estimate | None = None
     idle_after: int | None = None
     processing_time: bool = False
     watermark: str | None = None
@@ -57,9 +62,13 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What bounds the memory of a task. The number of buckets is fixed with the first checkpoint."""
+    """What bounds the memory of a task.
 
-    buckets: int = 8
+    There are as many buckets as Spark has shuffle partitions unless told; Spark fixes these with the first
+    checkpoint, and so are the buckets.
+    """
+
+    buckets: int | None = None
     payload_rows: int = 200_000
     step_rows: int = 1_000_000
 
@@ -112,6 +121,7 @@ def run_kernel(
         times=times,
         limits=limits,
         shared=shared,
+        raw=raw.schema,
         nothing=combined,
         bounded=bounded,
         tell_always=tell_always,
@@ -120,32 +130,51 @@ def run_kernel(
     schema = spark_schema(output)
     for name in told.values():
         schema = StructType([*schema.fields]).add(name, LongType())
-    return (
-        rows.mapInArrow(pack(packing), PACKED)
-        .groupBy(F.col("bucket"))
-        .transformWithState(KernelProcessor(work, teller), RESULT, "append", mode)
-        .mapInArrow(unpack(to_arrow_schema(schema, timezone="UTC"), told), schema)
-    )
+    leaves_packed = not all(_is_plain(field.dataType) for field in schema.fields)
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    processor = KernelProcessor(work, teller, Shape(arrow, dict(told), leaves_packed))
+    packed = rows.mapInArrow(pack(packing), PACKED).groupBy(F.col("bucket"))
+    if not leaves_packed:
+        return packed.transformWithStateInPandas(processor, schema, "append", mode)
+    results = packed.transformWithStateInPandas(processor, RESULT, "append", mode)
+    return results.mapInArrow(unpack(arrow, told), schema)
+
+
+def _is_plain(kind: DataType) -> bool:
+    """Whether pandas hands a column of this type through as it is."""
+    return isinstance(kind, NumericType | StringType | BinaryType | BooleanType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a bucket's steps need to know; `nothing` is what the kernel's combined rows look like without rows."""
+    """What a bucket's steps need to know; rows look like `raw`, and like `nothing` when they are combined."""
 
     kernel: Kernel
     times: Times
     limits: Limits
     shared: Shared
+    raw: pl.Schema
     nothing: pl.DataFrame
     bounded: bool
     tell_always: bool
 
 
+class Told(Protocol):
+    """What a source's task said with its last row: times, where it knows them."""
+
+    source: int
+    high: int
+    low: int
+    watermark: int
+    clock: int
+
+
 class KernelProcessor(StatefulProcessor):
     """Called by Spark once for each bucket that has input, in every batch; and for those whose timer is due."""
 
-    def __init__(self, work: Work, teller: Teller) -> None:
+    def __init__(self, work: Work, teller: Teller, shape: Shape) -> None:
         self._work = work
+        self._shape = shape
         self._kernel = work.kernel
         self._teller = teller
         self._noted = False
@@ -156,9 +185,15 @@ class KernelProcessor(StatefulProcessor):
         pieces = handle.getMapState("pieces", "run string, number int", "data binary")
         self._bucket = BucketState(manifest, pieces, self._work.shared)
 
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleInputRows(  # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[Any],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
         """Step with the rows at the old watermark, then without rows at the new one."""
-        arrived = sorted(rows, key=lambda row: (row.source, row.seq))
+        arrived: list[Any] = [row for frame in rows for row in frame.itertuples(index=False)]
+        arrived.sort(key=lambda row: (row.source, row.seq))
         told = [row for row in arrived if row.seq == STATISTICS]
         state, notes = self._bucket.load(self._kernel.initial())
         self._check_buckets(notes)
@@ -185,10 +220,15 @@ class KernelProcessor(StatefulProcessor):
             state, wake_up = step.state, step.wake_up
             yield from self._results(step.output, now)
         if self._work.tell_always:
-            yield Row(watermark=after, clock=clock, payload=None)
+            yield self._shape.told(after, clock)
         self._finish(key[0], state, notes, wake_up)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
         """Step without rows: the kernel had asked for it."""
         state, notes = self._bucket.load(self._kernel.initial())
         clock = self._clock(notes, (), timerValues)
@@ -204,11 +244,12 @@ class KernelProcessor(StatefulProcessor):
 
     def _check_buckets(self, notes: dict[str, Any]) -> None:
         """Another number of buckets would look for keys in the wrong ones."""
-        buckets = notes.setdefault("buckets", self._work.limits.buckets)
-        if buckets != self._work.limits.buckets:
+        asked = buckets_of(TaskContext.get(), self._work.limits.buckets)
+        buckets = notes.setdefault("buckets", asked)
+        if buckets != asked:
             raise InvalidError(
-                f"cannot go on with this state: it was written with {buckets} buckets, and "
-                f"{self._work.limits.buckets} are asked for; keep the number, or start with a new checkpoint"
+                f"cannot go on with this state: it was written with {buckets} buckets, and {asked} are asked for; "
+                "keep the number, or start with a new checkpoint"
             )
 
     def _step(self, bucket: int, state: State, rows: pl.DataFrame, now: Now) -> Step:
@@ -216,11 +257,11 @@ class KernelProcessor(StatefulProcessor):
         self._teller.note(bucket, step, rows.height)
         return step
 
-    def _clock(self, notes: dict[str, Any], told: Sequence[Row], timer_values: Any) -> int:
+    def _clock(self, notes: dict[str, Any], told: Sequence[Told], timer_values: Any) -> int:
         """The processing time, which never goes back."""
         clock = int(notes.get("clock", 0))
         if self._work.times.clock is not None:
-            clock = max([clock, *(row.clock for row in told if row.clock is not None)])
+            clock = max([clock, *(int(row.clock) for row in told if row.clock != NO_TIME)])
         elif self._work.times.processing_time and not self._work.bounded:
             clock = max(clock, timer_values.getCurrentProcessingTimeInMs() * 1000)
         notes["clock"] = clock
@@ -228,25 +269,20 @@ class KernelProcessor(StatefulProcessor):
 
     def _pieces(self, payloads: Sequence[bytes], now: Now) -> Iterator[pl.DataFrame]:
         """The rows in pieces of bounded length, all combined."""
-        waiting: list[pl.DataFrame] = []
-        rows = 0
-        for payload in payloads:
-            frame = from_bytes(payload)
-            # What came from a machine that did not know the watermark has not been combined.
-            waiting.append(
-                frame if frame.schema == self._work.nothing.schema else self._kernel.combine(frame, now)
-            )
-            rows += waiting[-1].height
-            if rows >= self._work.limits.step_rows:
-                yield concat(waiting, self._work.nothing)
-                waiting, rows = [], 0
-        if rows:
-            yield concat(waiting, self._work.nothing)
+        return in_pieces((self._combined(from_bytes(payload), now) for payload in payloads), self._step_rows)
 
-    def _results(self, output: pl.DataFrame, now: Now) -> Iterator[Row]:
+    @property
+    def _step_rows(self) -> int:
+        return max(self._work.limits.step_rows, self._work.limits.payload_rows)
+
+    def _combined(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        # What came from a machine that did not know the watermark has not been combined.
+        is_raw = rows.schema == self._work.raw and rows.schema != self._work.nothing.schema
+        return self._kernel.combine(rows, now) if is_raw else rows
+
+    def _results(self, output: pl.DataFrame, now: Now) -> Iterator[pd.DataFrame]:
         for piece in slices(output, self._work.limits.payload_rows):
-            payload = to_bytes(to_arrow(piece)).to_pybytes()
-            yield Row(watermark=now.watermark, clock=now.processing_time, payload=payload)
+            yield self._shape.results(piece, now)
 
     def _finish(self, bucket: int, state: State, notes: dict[str, Any], wake_up: int | None) -> None:
         notes["wake_up"] = wake_up
@@ -273,17 +309,19 @@ class KernelProcessor(StatefulProcessor):
         notes["timer"] = wanted
 
 
-def advance(notes: dict[str, Any], told: Sequence[Row], times: Times, clock: int) -> int:
+def advance(notes: dict[str, Any], told: Sequence[Told], times: Times, clock: int) -> int:
     """The watermark after a batch, from what was noted of the source partitions and what they say now."""
     idle_after = None if times.idle_after is None else f"{times.idle_after} microseconds"
     is_told = times.watermark is not None
+    bounded = BoundedDisorder(f"{times.delay} microseconds" if times.delay and not is_told else None)
     marks = Watermarks(
-        estimate=BoundedDisorder(f"{times.delay} microseconds" if times.delay and not is_told else None),
+        estimate=bounded if is_told or times.estimate is None else times.estimate,
         idle_after=idle_after,
         partitions={name: PartitionMark(**mark) for name, mark in notes.get("sources", {}).items()},
         watermark=int(notes.get("watermark", BEGINNING)),
     )
-    latest = {str(row.source): row.watermark if is_told else row.high for row in told}
-    marks = marks.observe({name: time for name, time in latest.items() if time is not None}, clock)
+    latest = {str(row.source): int(row.watermark if is_told else row.high) for row in told}
+    latest = {name: time for name, time in latest.items() if time != NO_TIME}
+    marks = marks.observe(latest, clock, {str(row.source): int(row.low) for row in told})
     notes["sources"] = {name: asdict(mark) for name, mark in marks.partitions.items()}
     return marks.watermark

@@ -115,7 +115,7 @@ class Watch:
             progress = watched.query.lastProgress
             if progress is not None and progress.json != watched.noted:
                 watched.noted = progress.json
-                left_out = {"leftOutRecords": self._left_out().get(name, 0)}
+                left_out = {"leftOutRecords": self._left_out().get(name.partition(MARK)[0], 0)}
                 self.tell(name, self._fact(watched.query, progress) | left_out)
 
     def tend_failures(self, mender: Mender) -> None:

@@ -19,7 +19,7 @@ from headwater.clock import Clock
 from headwater.errors import InvalidError, UnavailableError
 from headwater.record import Record, TopicPartition
 from headwater.transmit import group_client
-from headwater.transmit.batch import Identity, decode_batch, encode_batch, walk
+from headwater.transmit.batch import Sender, decode_batch, encode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.group_configs import DEADLETTER_TOPIC
 from headwater.transmit.letters import ONLY_HEADER, REDRIVEN_HEADER, Letter, read_letter, restore
@@ -203,7 +203,7 @@ def _redrive(
             offset = landed.get(redrive.mark)
             if offset is None:
                 batch = encode_batch(
-                    [_marked(records[letter.name], letter, redrive)], producer=Identity(redrive.producer_id, 0, 0)
+                    [_marked(records[letter.name], letter, redrive)], producer=Sender(redrive.producer_id, 0, 0)
                 )
                 offset = client.produce(redrive.target, batch)
             finished.append((letter, replace(redrive, offset=offset)))
