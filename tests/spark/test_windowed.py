@@ -206,7 +206,7 @@ def test_partitions_that_appear_while_it_runs_are_read_and_waited_for(
     app = hw.App("shop")
     orders = app.topic("orders", schema=SCHEMA, event_time="at")
     by_minute = hw.windowed(
-        what={"revenue": hw.sum("amount")}, where=hw.Tumbling("1 minute"), by=["product"], lateness="0 seconds"
+        what={"revenue": hw.sum("amount")}, where=hw.Tumbling("1 minute"), by=["product"], when=hw.AfterWatermark()
     )
     app.view(orders, key=["product", "window"], name="revenue")(lambda orders: orders.transform(by_minute))
     store = ViewStore(tmp_path / "views.db")

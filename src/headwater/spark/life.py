@@ -9,9 +9,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headwater.errors import UnavailableError
+from headwater.errors import HeadwaterError, UnavailableError
 
 _NOTICE_S = 2.0
 """A connection that breaks may be seen before the end of the process that broke it."""
@@ -29,7 +30,8 @@ def while_java_lives() -> Iterator[None]:
     except SparkDiedError:
         raise
     except Exception as error:
-        code = _java_exit_soon()
+        # What is said in Spark's words or in ours was said while it lived, most likely.
+        code = java_exit() if isinstance(error, HeadwaterError | PySparkException) else _java_exit_soon()
         if code is None:
             raise
         raise died(code) from error

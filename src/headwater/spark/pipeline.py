@@ -158,6 +158,7 @@ class Pipeline:
             spark=self._spark,
             servers=self._settings.bootstrap_servers,
             checkpoint=self._checkpoint(launched.generation.name),
+            starting=launched.generation.starting,
         )
         exclusions = self._exclusions[launched.generation.query]
         tell = partial(self._watch.tell, name)
