@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,14 @@ def test_sinks_of_the_page_are_as_it_writes_them(tmp_path: Path, monkeypatch: py
         writer.write(Batch(run="r", number=0, rows=rows))
     exec(next(block for block in written if "parquet_files" in block), names)
     assert names["revenue"].to_dicts() == [{"product": "tea", "revenue": 7.5}]
+
+
+def test_windows_of_sparks_own_and_a_watermark_by_a_function(spark: Any) -> None:
+    names: dict[str, Any] = {"hw": hw, "app": hw.App("shop")}
+    found = [text for text in blocks("docs/how-to/windows.md", "python") if "stddev" in text or "settled" in text]
+    assert len(found) == 2
+    for text in found:
+        exec(text, names)
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    seen = hw.Observed(partition="0", highest=moment, lowest=moment, latest=moment, watermark=None)
+    assert names["orders"].watermark(seen) == moment - timedelta(minutes=10)
