@@ -1,9 +1,7 @@
 """Brokers to measure, each in a process of its own: Apache Kafka from Maven's jars, and ours."""
 
-import os
 import random
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -11,21 +9,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from _maven import jars
 from confluent_kafka.admin import AdminClient, NewTopic
 
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.1"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headwater"
 START_WAIT_S = 60
 STOP_WAIT_S = 20
-MAVEN_WAIT_S = 600
 _READY_EVERY_S = 0.02
 
-_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
-_POM = (
-    "<project><modelVersion>4.0.0</modelVersion><groupId>headwater</groupId><artifactId>bench</artifactId>"
-    "<version>1</version><packaging>pom</packaging><dependencies>{}</dependencies></project>"
-)
 _LOGGING = (
     '<Configuration status="OFF"><Appenders><Console name="c" target="SYSTEM_ERR"/></Appenders>'
     '<Loggers><Root level="error"><AppenderRef ref="c"/></Root></Loggers></Configuration>'
@@ -74,28 +66,14 @@ class Running:
 
 def kafka_jars(version: str) -> Path:
     """The folder with Kafka's jars, its tools among them; fetched by Maven where they are missing."""
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            sys.exit(f"cannot run Apache Kafka: there is no {program} on the PATH; install it and run this again")
-    folder = CACHE / f"kafka-{version}"
-    jars = folder / "jars"
-    if (folder / "complete").exists():
-        return jars
-    folder.mkdir(parents=True, exist_ok=True)
     dependencies = [
         ("org.apache.kafka", "kafka_2.13", version),
         ("org.apache.kafka", "kafka-tools", version),
         ("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
     ]
-    (folder / "pom.xml").write_text(_POM.format("".join(_DEPENDENCY.format(*each) for each in dependencies)))
-    (folder / "log4j2.xml").write_text(_LOGGING)
-    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
-    print(f"getting Kafka {version} with Maven ...", flush=True)
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=MAVEN_WAIT_S, check=False)
-    if done.returncode:
-        sys.exit(f"cannot get Kafka {version} with Maven:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    (folder / "complete").touch()
-    return jars
+    found = jars(f"kafka-{version}", dependencies, transitive=True)
+    (found.parent / "log4j2.xml").write_text(_LOGGING)
+    return found
 
 
 def java_version() -> str:
@@ -105,20 +83,20 @@ def java_version() -> str:
     return f"Java {found[1]}" if found else "an unknown Java"
 
 
-def java(jars: Path, main: str, *arguments: str, heap: str = "1G") -> list[str]:
+def java(classes: Path, main: str, *arguments: str, heap: str = "1G") -> list[str]:
     """The command line of a Java program of Kafka's."""
-    logging = f"-Dlog4j2.configurationFile={jars.parent / 'log4j2.xml'}"
-    return ["java", f"-Xmx{heap}", logging, "-cp", f"{jars}/*", main, *arguments]
+    logging = f"-Dlog4j2.configurationFile={classes.parent / 'log4j2.xml'}"
+    return ["java", f"-Xmx{heap}", logging, "-cp", f"{classes}/*", main, *arguments]
 
 
-def start_kafka(jars: Path, data: Path) -> Running:
+def start_kafka(classes: Path, data: Path) -> Running:
     """A single node in the KRaft mode, with its shipped defaults; the time starts behind formatting."""
     port, controller = free_port(), free_port()
     config = data / "server.properties"
     config.write_text(_PROPERTIES.format(port=port, controller=controller, data=data))
-    format_it = java(jars, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(config))
+    format_it = java(classes, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(config))
     subprocess.run(format_it, check=True, capture_output=True, timeout=START_WAIT_S)
-    return _start(java(jars, "kafka.Kafka", str(config)), port, data)
+    return _start(java(classes, "kafka.Kafka", str(config)), port, data)
 
 
 def start_headwater(data: Path, durability: str) -> Running:

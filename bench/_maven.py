@@ -10,18 +10,16 @@ from pathlib import Path
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headwater"
 WAIT_S = 600
 
-_DEPENDENCY = (
-    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
-    "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
-)
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"
+_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 _POM = (
     "<project><modelVersion>4.0.0</modelVersion><groupId>headwater</groupId><artifactId>bench</artifactId>"
     "<version>1</version><packaging>pom</packaging><dependencies>{}</dependencies></project>"
 )
 
 
-def jars(name: str, dependencies: Sequence[tuple[str, str, str]]) -> Path:
-    """The folder with exactly these jars, fetched where they are missing."""
+def jars(name: str, dependencies: Sequence[tuple[str, str, str]], *, transitive: bool = False) -> Path:
+    """The folder with exactly these jars, or with all that they need too; fetched where they are missing."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             sys.exit(f"cannot get {name}: there is no {program} on the PATH; install it and run this again")
@@ -30,7 +28,8 @@ def jars(name: str, dependencies: Sequence[tuple[str, str, str]]) -> Path:
     if (folder / "complete").exists():
         return found
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pom.xml").write_text(_POM.format("".join(_DEPENDENCY.format(*each) for each in dependencies)))
+    more = "" if transitive else _ALONE
+    (folder / "pom.xml").write_text(_POM.format("".join(_DEPENDENCY.format(*each, more) for each in dependencies)))
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={found}"]
     print(f"getting {name} with Maven ...", flush=True)
     done = subprocess.run(

@@ -7,8 +7,13 @@ from typing import Protocol
 
 import pytest
 from confluent_kafka import Producer
+from hypothesis import settings
 
 from headwater.transmit.embedded import Broker
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("headwater", deadline=None)
+settings.load_profile("headwater")
 
 # Spark's workers would otherwise look for packages beside the tests.
 os.environ.setdefault("PYTHONSAFEPATH", "1")

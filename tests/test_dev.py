@@ -123,6 +123,20 @@ def test_bench_runs_with_the_environment_s_python(project: Project) -> None:
     assert (result.returncode, result.stdout) == (7, "sh got --fast\n")
 
 
+def test_torture_of_a_sink_needs_no_name(project: Project) -> None:
+    (project.root / "torture").mkdir()
+    for name in ("log", "sinks"):
+        (project.root / "torture" / f"{name}.py").write_text('if __name__ == "__main__": pass')
+    project.run("setup")
+    python = project.root / ".venv" / "bin" / "python"
+    python.unlink()
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    for arguments in (["--seeds", "9", "--sink", "x"], ["sinks", "--seeds", "9", "--sink", "x"]):
+        assert project.run("torture", *arguments).stdout == "-W ignore -m torture.sinks --seeds 9 --sink x\n"
+    assert project.run("torture", "log", "--sink", "x").stdout == "-W ignore -m torture.log --sink x\n"
+
+
 def test_second_setup_does_nothing(project: Project) -> None:
     first = project.run("setup")
     assert first.returncode == 0, first.stderr

@@ -95,7 +95,7 @@ def run(seed: int, batches_max: int = BATCHES) -> Report:
     for *row, sign in changes:
         total[tuple(row)] += sign  # type: ignore[index]
     found = {row: count for row, count in total.items() if count and row[0] != "the end"}
-    expected = dict.fromkeys(_windows(where, [event for batch in batches for event in batch]), 1)
+    expected = dict.fromkeys(windows_of(where, [event for batch in batches for event in batch]), 1)
     assert found == expected, f"{where}, {when}: {_difference(found, expected)}"
     return Report(crashes, len(changes))
 
@@ -155,7 +155,7 @@ def _done(folder: Path) -> int:
     return len(list((folder / "out").iterdir()))
 
 
-def _windows(where: str, events: list[Event]) -> Iterator[Row]:
+def windows_of(where: str, events: list[Event]) -> Iterator[Row]:
     """Every window with its count and sum, in plain Python."""
     by_key: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for key, amount, at in events:

@@ -37,6 +37,13 @@ from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hoppi
 
 if TYPE_CHECKING:
     from headwater.process.watermarks import Observed
+    from headwater.sinks.delta import Delta
+    from headwater.sinks.mail import Mail
+    from headwater.sinks.parquet import Parquet, parquet_files, read_parquet
+    from headwater.sinks.postgres import Postgres
+    from headwater.sinks.sqlite import Sqlite
+    from headwater.sinks.topic import KafkaTopic
+    from headwater.sinks.webhook import Webhook
     from headwater.spark.operators import correct_clocks, windowed
     from headwater.transmit.embedded import Broker
 
@@ -84,6 +91,15 @@ __all__ = [  # in teaching order
     "approx_top_k",
     "correct_clocks",
     "Observed",
+    "Postgres",
+    "Sqlite",
+    "KafkaTopic",
+    "Parquet",
+    "parquet_files",
+    "read_parquet",
+    "Delta",
+    "Webhook",
+    "Mail",
     "Broker",
 ]
 
@@ -92,6 +108,15 @@ _LATER = {
     "windowed": "headwater.spark.operators",
     "correct_clocks": "headwater.spark.operators",
     "Observed": "headwater.process.watermarks",
+    "Postgres": "headwater.sinks.postgres",
+    "Sqlite": "headwater.sinks.sqlite",
+    "KafkaTopic": "headwater.sinks.topic",
+    "Delta": "headwater.sinks.delta",
+    "Webhook": "headwater.sinks.webhook",
+    "Mail": "headwater.sinks.mail",
+    "Parquet": "headwater.sinks.parquet",
+    "parquet_files": "headwater.sinks.parquet",
+    "read_parquet": "headwater.sinks.parquet",
     "Broker": "headwater.transmit.embedded",
 }
 

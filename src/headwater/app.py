@@ -11,9 +11,10 @@ def revenue(orders):
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from headwater.errors import InvalidError
+from headwater.sink import Sink
 
 ViewFunction = TypeVar("ViewFunction", bound=Callable[..., Any])
 
@@ -48,13 +49,29 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """A table that is kept up to date: what `function` makes of the topics, one row for each key."""
+class Query:
+    """What `function` makes of topics, without end. With a `key`, a row replaces the one of the same key."""
 
     name: str
     topics: tuple[Topic, ...]
     key: tuple[str, ...]
     function: Callable[..., Any] = field(repr=False)
+    kind: ClassVar[str] = "query"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View(Query):
+    """A table that is kept up to date in the app's own store, one row for each key."""
+
+    kind: ClassVar[str] = "view"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery(Query):
+    """Results that go to a place outside."""
+
+    to: Sink
+    kind: ClassVar[str] = "sink"
 
 
 class App:
@@ -64,21 +81,31 @@ class App:
         _check_name("app", name)
         self.name = name
         self._topics: dict[str, Topic] = {}
-        self._views: dict[str, View] = {}
+        self._queries: dict[str, Query] = {}
 
     @property
     def topics(self) -> tuple[Topic, ...]:
         return tuple(self._topics.values())
 
     @property
+    def queries(self) -> tuple[Query, ...]:
+        """The views and the sinks."""
+        return tuple(self._queries.values())
+
+    @property
     def views(self) -> tuple[View, ...]:
-        return tuple(self._views.values())
+        return tuple(query for query in self.queries if isinstance(query, View))
+
+    @property
+    def deliveries(self) -> tuple[Delivery, ...]:
+        return tuple(query for query in self.queries if isinstance(query, Delivery))
 
     def view_named(self, name: str) -> View:
         """The view of that name; an InvalidError that names the others if there is none."""
-        if name not in self._views:
-            raise InvalidError(f"app {self.name!r} has no view {name!r}; it has: {', '.join(self._views)}")
-        return self._views[name]
+        views = {view.name: view for view in self.views}
+        if name not in views:
+            raise InvalidError(f"app {self.name!r} has no view {name!r}; it has: {', '.join(views)}")
+        return views[name]
 
     def topic(
         self,
@@ -129,21 +156,49 @@ class App:
 
         The function is given a streaming DataFrame for each topic and returns one. Its rows are upserted by `key`.
         """
-        if not topics:
-            raise InvalidError(f"a view of app {self.name!r} reads no topic: @app.view(orders, key=...)")
 
         def declare(function: ViewFunction) -> ViewFunction:
-            view_name = name or function.__name__
-            _check_name("view", view_name)
-            if view_name in self._views:
-                raise InvalidError(f"app {self.name!r} declares view {view_name!r} twice")
-            keys = (key,) if isinstance(key, str) else tuple(key)
-            if not keys:
-                raise InvalidError(f"view {view_name!r} has no key columns")
-            self._views[view_name] = View(name=view_name, topics=topics, key=keys, function=function)
+            query = View(name=name or function.__name__, topics=topics, key=_names(key), function=function)
+            self._add(query)
+            if not query.key:
+                raise InvalidError(f"view {query.name!r} has no key columns")
             return function
 
         return declare
+
+    def sink(
+        self, *topics: Topic, to: Sink, key: str | Sequence[str] = (), name: str | None = None
+    ) -> Callable[[ViewFunction], ViewFunction]:
+        """Send what the decorated function returns to a place outside the app.
+
+        The function is given a streaming DataFrame for each topic and returns one. With a `key`, a row replaces
+        the one of the same key there, and a row that is taken back is deleted; without, rows are appended.
+        """
+
+        def declare(function: ViewFunction) -> ViewFunction:
+            self._add(
+                Delivery(name=name or function.__name__, topics=topics, key=_names(key), function=function, to=to)
+            )
+            return function
+
+        return declare
+
+    def _add(self, query: Query) -> None:
+        _check_name(query.kind, query.name)
+        if not query.topics:
+            raise InvalidError(
+                f"{query.kind} {query.name!r} of app {self.name!r} reads no topic: @app.{query.kind}(orders, ...)"
+            )
+        if query.name in self._queries:
+            raise InvalidError(
+                f"app {self.name!r} declares {query.kind} {query.name!r}, and there is a "
+                f"{self._queries[query.name].kind} of that name"
+            )
+        self._queries[query.name] = query
+
+
+def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
 
 
 def _check_name(kind: str, name: str) -> None:

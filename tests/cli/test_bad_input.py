@@ -94,6 +94,7 @@ def test_no_broker_there(headwater: Run, tmp_path: Path, free_port: int) -> None
         (["broker", "--listen", "9092"], ["--listen '9092'", "host:port"]),
         (["broker", "--durability", "perhaps"], ["fsync, interval, never"]),
         (["topic", "list", "-b", "nonsense"], ["'nonsense'", "host:port"]),
+        (["run", "app.py", "--conf", "spark.x"], ["--conf 'spark.x'", "KEY=VALUE"]),
         (["view", "rows", "revenue"], ["no directory '.headwater'", "--data"]),
         (["view", "rows", "revenue", "--data", "."], ["no file", "run the app first"]),
     ],
@@ -108,10 +109,25 @@ def test_unknown_view_names_those_there_are(headwater: Run, tmp_path: Path, stor
     complains(headwater("view", "get", "revenue", "a", "b", "c", "--data", tmp_path), "2 columns", code=2)
 
 
+def test_rebuild_of_what_is_not_there(headwater: Run, tmp_path: Path, store_with_a_view: Any) -> None:
+    complains(headwater("rebuild", "nothing", "--data", tmp_path), "no such view", "revenue", code=2)
+    complains(headwater("rebuild", "revenue", "--data", tmp_path / "empty"), "run the app first", code=2)
+
+
+def test_rebuild_of_an_app_that_does_not_run_is_noted(
+    headwater: Run, tmp_path: Path, store_with_a_view: Any
+) -> None:
+    asked = headwater("rebuild", "revenue", "--data", tmp_path)
+    assert "when the app runs next" in asked.stdout
+    again = headwater("rebuild", "revenue", "--from", "now", "--data", tmp_path)
+    assert "behind those it has read" in again.stdout
+
+
 @pytest.fixture
 def store_with_a_view(tmp_path: Path) -> None:
     from headwater.store.columns import Column
-    from headwater.store.sqlite import ViewShape, ViewStore
+    from headwater.store.sqlite import ViewStore
+    from headwater.store.tables import ViewShape
 
     columns = (Column("product", "string"), Column("window", "string"))
     ViewStore(tmp_path / "views.db").declare(ViewShape(name="revenue", key=("product", "window"), columns=columns))

@@ -19,7 +19,8 @@ from headwater.serve.rates import TopicRates
 from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewShape, ViewStore
+from headwater.store.sqlite import ViewStore
+from headwater.store.tables import ViewShape
 from headwater.transmit.positions import Position
 
 CHROMIUM = shutil.which("chromium")
@@ -208,7 +209,12 @@ def test_health_is_said_in_words(shop, visit):
     expect(health).to_contain_text("revenue is up to date, 0 behind")
 
     shop.tell(state="running", batchId=2, behindRecords=12_000)
-    expect(health).to_have_text("Catching up: revenue is 12,000 records behind, about 2 min 0 s of work")
+    expect(health).to_have_text("Catching up: revenue is 12,000 records behind, about 2 min 0 s")
+    shop.tell(state="running", batchId=3, behindRecords=14_000)
+    expect(health).to_have_text("Falling behind: revenue is 14,000 records behind, more come than are read")
+
+    shop.tell(state="isolating", error="ValueError: no", isolating={"records": 7, "found": 2})
+    expect(health).to_have_text("Pipeline revenue is isolating a poison row, 2 found: ValueError: no")
 
     shop.tell(state="failed", error="no such column: price\n  in revenue.py, line 3")
     expect(health).to_have_text("Pipeline revenue failed: no such column: price")

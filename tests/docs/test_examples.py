@@ -2,19 +2,23 @@
 
 import json
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
-import headwater
+import headwater as hw
 from headwater.cli.loading import load_app
 from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
+from headwater.sink import Batch, Stream
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.sqlite import ViewStore
@@ -104,9 +108,10 @@ def test_tutorial(tmp_path: Path, broker: Broker) -> None:
     assert shown is not None
     expected = [line.split() for line in shown[1].splitlines()]
     assert [line.split() for line in shell(f"{headwater} view rows popular", tmp_path).splitlines()] == expected
-    letters = shell(f"{headwater} topic consume visits.deadletter {servers}", tmp_path)
+    letters = shell(f"{headwater} deadletter list visits.deadletter {servers}", tmp_path)
     assert "the value is not JSON" in letters
-    assert '"payload": "this is not JSON"' in letters
+    letter = shell(f"{headwater} deadletter show visits.deadletter 0 {servers}", tmp_path)
+    assert "value    this is not JSON" in letter
 
 
 def shell(command: str, folder: Path) -> str:
@@ -153,12 +158,50 @@ def test_windows_program(spark: Any, broker: Broker, produce: Any, tmp_path: Pat
     assert [(row["revenue"], row["buyers"], row["timing"]) for row in tea] == [(7.5, 1, "on_time")]
 
 
+def test_sinks_program(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = "docs/how-to/sinks.md"
+    (tmp_path / "shop.py").write_text(blocks(page, "python")[0])
+    monkeypatch.chdir(tmp_path)
+    orders = [{"product": "tea", "amount": amount, "at": "2026-01-01T12:00:00Z"} for amount in (2.5, 5.0)]
+    produce(broker.bootstrap_servers, "orders", [json.dumps(order).encode() for order in orders])
+    settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=tmp_path / "data", once=True)
+    store, facts = ViewStore(tmp_path / "data" / "views.db"), FactStore(tmp_path / "data" / "facts.db")
+    pipeline = Pipeline(load_app(tmp_path / "shop.py"), spark, store, facts, settings, SystemClock())
+    try:
+        pipeline.start()
+        pipeline.run()
+    finally:
+        pipeline.stop()
+    with closing(sqlite3.connect("shop.db")) as db:
+        (row,) = db.execute("select * from revenue")
+    assert "|".join(map(str, row)) in (ROOT / page).read_text()
+
+
+def test_sinks_of_the_page_are_as_it_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a value, and what reads Parquet finds what was written."""
+    monkeypatch.chdir(tmp_path)
+    written = blocks("docs/how-to/sinks.md", "python")
+    values = [block for block in written if block.startswith("hw.")]
+    names: dict[str, Any] = {"hw": hw}
+    for block in values:
+        exec(block, names)
+    for name in ("Postgres", "KafkaTopic", "Parquet", "Delta", "Webhook", "Mail"):
+        assert any(f"hw.{name}(" in block for block in values)
+    rows = pa.table({"product": ["tea"], "revenue": [7.5]})
+    with closing(hw.Parquet("out/revenue").open(Stream(query="shop.revenue", schema=rows.schema))) as writer:
+        writer.write(Batch(run="r", number=0, rows=rows))
+    exec(next(block for block in written if "parquet_files" in block), names)
+    assert names["revenue"].to_dicts() == [{"product": "tea", "revenue": 7.5}]
+
+
 def test_windows_of_sparks_own_and_a_watermark_by_a_function(spark: Any) -> None:
-    names: dict[str, Any] = {"hw": headwater, "app": headwater.App("shop")}
+    names: dict[str, Any] = {"hw": hw, "app": hw.App("shop")}
     found = [text for text in blocks("docs/how-to/windows.md", "python") if "stddev" in text or "settled" in text]
     assert len(found) == 2
     for text in found:
         exec(text, names)
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    seen = headwater.Observed(partition="0", highest=moment, lowest=moment, latest=moment, watermark=None)
+    seen = hw.Observed(partition="0", highest=moment, lowest=moment, latest=moment, watermark=None)
     assert names["orders"].watermark(seen) == moment - timedelta(minutes=10)

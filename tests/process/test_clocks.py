@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidError
@@ -49,7 +49,6 @@ def test_a_clock_that_was_set_anew_is_believed_again() -> None:
     assert [offset for _, offset in corrected(*steps)] == [5, 5, 5, 5, 900, 900]
 
 
-@settings(deadline=None)
 @given(st.integers(-(10**6), 10**6), st.lists(st.integers(0, 50), min_size=1, max_size=20))
 def test_an_event_is_off_by_at_most_the_shortest_way(offset: int, ways: list[int]) -> None:
     """However wrong the clock, what is left of the error is the shortest way so far."""

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.app import App
@@ -103,13 +103,10 @@ def test_a_topic_takes_a_function_or_a_delay() -> None:
     assert app.topic("orders", watermark=lambda seen: seen.latest).watermark is not None
     with pytest.raises(InvalidError, match=r"topic 'a': .* also has delay '1 second', which the function decides"):
         app.topic("a", watermark=lambda seen: seen.latest, delay="1 second")
-    with pytest.raises(
-        InvalidError, match="topic 'b': watermark='5 seconds' is no function; give a function, or a"
-    ):
+    with pytest.raises(InvalidError, match=r"topic 'b': watermark='5 seconds' is no function"):
         app.topic("b", watermark="5 seconds")  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 100), st.integers(0, 20)), max_size=30))
 def test_the_watermark_never_falls_and_never_passes_an_active_partition(steps: list[tuple[str, int, int]]) -> None:
     marks, now = Watermarks(BoundedDisorder("3 microseconds"), idle_after="30 microseconds"), 0

@@ -13,7 +13,7 @@ from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
 from headwater.store.facts import Kind
 from headwater.store.late import LateRow
-from headwater.store.sqlite import ViewShape
+from headwater.store.tables import ViewShape
 from headwater.transmit.positions import Position
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -108,6 +108,9 @@ def test_pipeline_takes_each_number_from_the_newest_fact_that_has_it(shop, calle
             "processedRowsPerSecond": 350.0,
             "batchDurationMs": 340,
             "behindRecords": 0,
+            "catchUpSeconds": 0.0,
+            "leftOutRecords": None,
+            "isolating": None,
             "lastProgressMs": 3000,
             "error": "no such column",
             "history": [

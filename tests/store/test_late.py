@@ -7,7 +7,8 @@ import pytest
 
 from headwater.store.columns import Column
 from headwater.store.late import LateRow
-from headwater.store.sqlite import ViewShape, ViewStore
+from headwater.store.sqlite import ViewStore
+from headwater.store.tables import ViewShape
 
 SHAPE = ViewShape(
     name="totals", key=("product",), columns=(Column("product", "string"), Column("total", "bigint"))

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from headwater.change import Op
 from headwater.errors import ConflictError, InvalidError
-from headwater.store import sqlite
+from headwater.store import tables
 from headwater.store.columns import Column
-from headwater.store.sqlite import Progress, ViewShape, ViewStore
+from headwater.store.sqlite import ViewStore
+from headwater.store.tables import Progress, ViewShape
 
 TOTALS = ViewShape(
     name="totals", key=("product",), columns=(Column("product", "string"), Column("total", "double"))
@@ -151,7 +152,7 @@ def test_unknown_view_names_the_others(tmp_path):
 
 
 def test_old_changes_are_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite, "CHANGES_KEPT", 3)
+    monkeypatch.setattr(tables, "CHANGES_KEPT", 3)
     store = open_store(tmp_path)
     for batch in range(5):
         store.commit_rows("totals", totals(("tea", float(batch))), run="r", batch=batch)

@@ -10,13 +10,16 @@ import typer
 
 from headwater.cli import (
     broker,
+    deadletter,
     demo,
     doctor,
     group,
     late,
     log,
+    pipeline,
     queue,
     quota,
+    rebuild,
     run,
     topic,
     topic_admin,
@@ -35,13 +38,16 @@ app = typer.Typer(
 app.command("run", rich_help_panel="Apps")(run.run)
 app.command("demo", rich_help_panel="Apps")(demo.demo)
 app.add_typer(view.app, name="view", rich_help_panel="Apps")
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel="Apps")
 app.add_typer(late.app, name="late", rich_help_panel="Apps")
+app.command("rebuild", rich_help_panel="Apps")(rebuild.rebuild)
 app.command("transcript", rich_help_panel="Apps")(transcript.transcript)
 app.command("broker", rich_help_panel="The log")(broker.broker)
 topic_admin.add_commands(topic.app)
 app.add_typer(topic.app, name="topic", rich_help_panel="The log")
 app.add_typer(group.app, name="group", rich_help_panel="The log")
 app.add_typer(queue.app, name="queue", rich_help_panel="The log")
+app.add_typer(deadletter.app, name="deadletter", rich_help_panel="The log")
 app.add_typer(quota.app, name="quota", rich_help_panel="The log")
 app.add_typer(log.app, name="log", rich_help_panel="The log")
 app.command("doctor", rich_help_panel="This machine")(doctor.doctor)

@@ -15,7 +15,7 @@ from headwater.cli.logs import set_up_logging
 from headwater.errors import ConflictError
 
 
-def broker(  # noqa: PLR0913, PLR0917 - options of a command
+def broker(
     listen: Annotated[
         str, typer.Option(help="Address to listen on; port 0 takes a free one.", show_default=True)
     ] = "127.0.0.1:9092",

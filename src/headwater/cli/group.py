@@ -114,7 +114,7 @@ def describe_group(
 
 
 @app.command("reset-offsets")
-def reset_offsets(  # noqa: PLR0913, PLR0917  # an option for each of the verbs that Kafka's own tool has
+def reset_offsets(  # an option for each of the verbs that Kafka's own tool has
     name: GroupArgument,
     topic: Annotated[list[str], typer.Option("--topic", "-t", help="Topic, or topic:partition; may be repeated.")],
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")] = False,

@@ -19,10 +19,11 @@ def list_late(data: DataOption = DATA, output: OutputOption = OutputFormat.TEXT)
     """
     store = open_store(data)
     counts = store.late_counts()
-    views = [(shape.name, *counts.get(shape.name, (0, 0))) for shape in store.views()]
+    names = sorted({shape.name for shape in store.views()} | set(counts))
+    views = [(name, *counts.get(name, (0, 0))) for name in names]
     if output is OutputFormat.JSON:
-        names = ("view", "lateRows", "lateRowsWaiting")
-        print_json({"views": [dict(zip(names, view, strict=True)) for view in views]})
+        fields = ("view", "lateRows", "lateRowsWaiting")
+        print_json({"views": [dict(zip(fields, view, strict=True)) for view in views]})
     else:
         print_table(["view", "late rows", "not reprocessed"], views)
 
@@ -69,16 +70,24 @@ def reprocess(
     """
     from headwater.cli.loading import load_app
     from headwater.cli.running import log_of
+    from headwater.spark.exclusions import exclusions_of
     from headwater.spark.reprocess import reprocess_late
     from headwater.spark.session import spark_session
     from headwater.store.sqlite import ViewStore
 
-    wanted = load_app(file, name).view_named(view)
+    loaded = load_app(file, name)
+    wanted = loaded.view_named(view)
     open_store(data)  # It says so if there is nothing yet.
     log_file = data / "logs" / "spark-late.log"
     with (
         log_of(data, bootstrap_servers) as servers,
         spark_session("late", master=master, log_file=log_file) as spark,
     ):
-        count = reprocess_late(wanted, spark, ViewStore(data / "views.db"), servers)
+        count = reprocess_late(
+            wanted,
+            spark,
+            ViewStore(data / "views.db"),
+            servers,
+            exclusions_of(data, loaded.name, wanted, servers),
+        )
     print(f"view {view}: {count} late rows are in now")

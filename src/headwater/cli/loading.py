@@ -27,9 +27,10 @@ def load_app(path: Path, name: str | None = None) -> App:
             hint='an app is made by `app = hw.App("shop")`; --app chooses among several',
         )
     (app,) = apps.values()
-    if not app.views:
+    if not app.queries:
         raise InvalidError(
-            f"cannot run app {app.name!r}: it has no views", hint="declare one with @app.view(topic, key=...)"
+            f"cannot run app {app.name!r}: it has no views and no sinks",
+            hint="declare one with @app.view(topic, key=...)",
         )
     return app
 

@@ -9,13 +9,11 @@ from headwater.cli.output import OutputFormat, OutputOption, print_json, print_t
 from headwater.cli.topic import BootstrapOption
 
 if TYPE_CHECKING:
-    from headwater.record import Record, TopicPartition
     from headwater.transmit.client import Client
+    from headwater.transmit.letters import Letter
+    from headwater.transmit.redrive import Marks
 
 app = typer.Typer(help="List queues (share groups), redrive their dead letters, purge them.", no_args_is_help=True)
-
-REDRIVE_SUFFIX = ".redrive"
-"""The group under whose name it is kept how far dead letters have been redriven."""
 
 
 @app.command("list")
@@ -28,9 +26,11 @@ def list_queues(
     """
     from headwater.transmit import group_client
     from headwater.transmit.client import Client
+    from headwater.transmit.redrive import Marks
 
     queues: list[dict[str, Any]] = []
     with Client(bootstrap_servers) as client:
+        marks = Marks(client)
         for info in group_client.list_groups(client):
             if info.kind == group_client.SHARE:
                 starts = group_client.share_starts(client, info.id)
@@ -41,7 +41,7 @@ def list_queues(
                         "members": len(group_client.members(client, info)),
                         "topics": sorted({tp.topic for tp in starts}),
                         "waiting_records": sum(max(start.lag_records, 0) for start in starts.values()),
-                        "dead_letters": len(_letters(client, info.id)[0]),
+                        "dead_letters": len(_letters(client, info.id, marks)),
                     }
                 )
     if output is OutputFormat.JSON:
@@ -65,6 +65,7 @@ def show_queue(
     """
     from headwater.transmit import group_client
     from headwater.transmit.client import LATEST, Client
+    from headwater.transmit.redrive import Marks
 
     with Client(bootstrap_servers) as client:
         info = _find(client, name)
@@ -72,18 +73,18 @@ def show_queue(
         ends = client.offsets(starts, LATEST)
         those = group_client.members(client, info)
         configs = group_client.group_configs(client, name)
-        letters, _ = _letters(client, name)
+        letters = _letters(client, name, Marks(client))
     columns = ["topic", "partition", "start", "end", "waiting_records"]
     rows = [[*tp, start.start, ends[tp], start.lag_records] for tp, start in sorted(starts.items())]
     dead = [
         {
-            "topic": origin.partition.topic,
-            "partition": origin.partition.partition,
-            "offset": origin.offset,
-            "deliveries": origin.delivery_count,
-            "reason": origin.message,
+            "topic": letter.origin.topic,
+            "partition": letter.origin.partition,
+            "offset": letter.origin_offset,
+            "deliveries": letter.deliveries,
+            "reason": letter.reason,
         }
-        for _, _, origin in letters
+        for letter in letters
     ]
     if output is OutputFormat.JSON:
         print_json(
@@ -122,28 +123,19 @@ def redrive_queue(
     Example: headwater queue redrive workers --execute
     """
     from headwater.clock import SystemClock
-    from headwater.record import Record
-    from headwater.transmit import group_client
-    from headwater.transmit.batch import encode_batch
     from headwater.transmit.client import Client
+    from headwater.transmit.letters import restore
+    from headwater.transmit.redrive import Marks, original_of, redrive
 
-    clock = SystemClock()
-    redriven, lost = 0, 0
     with Client(bootstrap_servers) as client:
         _find(client, name)
-        found, has_copies = _letters(client, name)
-        for place, letter, origin in found[:limit]:
-            record = _original(client, origin) or (_without_origin(letter) if has_copies else None)
-            if record is None:
-                lost += 1
-            elif execute:
-                again = Record(
-                    key=record.key, value=record.value, headers=record.headers, timestamp_ms=clock.now_ms()
-                )
-                client.produce(origin.partition, encode_batch([again]))
-            redriven += record is not None
-            if execute:
-                group_client.commit(client, name + REDRIVE_SUFFIX, {place: letter.offset + 1})
+        marks = Marks(client)
+        letters = _letters(client, name, marks)[:limit]
+        if execute:
+            lost = sum(outcome.lost for outcome in redrive(client, letters, marks, SystemClock()))
+        else:
+            lost = sum(restore(letter, original_of(client, letter), now_ms=0) is None for letter in letters)
+    redriven = len(letters) - lost
     if output is OutputFormat.JSON:
         print_json({"queue": name, "executed": execute, "redriven": redriven, "lost": lost})
         return
@@ -194,44 +186,14 @@ def _find(client: "Client", name: str) -> Any:
     return info
 
 
-def _letters(client: "Client", group: str) -> "tuple[list[tuple[TopicPartition, Record, Any]], bool]":
-    """A queue's dead letters that were not redriven, and whether they hold the records themselves."""
-    from headwater.cli.topic import records_of
-    from headwater.record import TopicPartition
+def _letters(client: "Client", group: str, marks: "Marks") -> "list[Letter]":
+    """A queue's dead letters that were not redriven."""
     from headwater.transmit import group_client
-    from headwater.transmit.deadletters import origin_of
-    from headwater.transmit.group_configs import DEADLETTER_TOPIC, GroupSettings
+    from headwater.transmit.group_configs import DEADLETTER_TOPIC
+    from headwater.transmit.redrive import letters_of
 
-    configs = group_client.group_configs(client, group)
-    settings = GroupSettings(configs=configs)
-    topic = configs.get(DEADLETTER_TOPIC, "")
+    topic = group_client.group_configs(client, group).get(DEADLETTER_TOPIC, "")
     if not topic or topic not in client.topics():
-        return [], False
-    done = group_client.committed(client, group + REDRIVE_SUFFIX)
-    found = []
-    for number, record in records_of(client, topic, None):
-        place, origin = TopicPartition(topic, number), origin_of(record)
-        if origin is not None and origin.group == group and record.offset >= done.get(place, 0):
-            found.append((place, record, origin))
-    return found, settings.copies_record
-
-
-def _original(client: "Client", origin: Any) -> "Record | None":
-    """The record itself, if the log still has it."""
-    from headwater.errors import HeadwaterError
-    from headwater.transmit.batch import decode_batch, walk
-
-    try:
-        data, _ = client.read(origin.partition, origin.offset)
-    except HeadwaterError:
-        return None
-    found = (record for at, _ in walk(data) for record in decode_batch(data, at))
-    return next((record for record in found if record.offset == origin.offset), None)
-
-
-def _without_origin(letter: "Record") -> "Record":
-    from headwater.record import Record
-    from headwater.transmit.deadletters import PREFIX
-
-    own = tuple(header for header in letter.headers if not header[0].startswith(PREFIX))
-    return Record(key=letter.key, value=letter.value, headers=own)
+        return []
+    marks.refresh()
+    return [x for x in letters_of(client, topic) if x.queue == group and not marks.finished(x)]

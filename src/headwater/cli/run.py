@@ -6,6 +6,16 @@ from typing import Annotated
 import typer
 
 from headwater.cli.addresses import parse_address
+from headwater.errors import InvalidError
+
+
+def parse_conf(settings: list[str]) -> dict[str, str]:
+    """Settings as Spark's own commands take them."""
+    for setting in settings:
+        key, is_pair, _ = setting.partition("=")
+        if not key or not is_pair:
+            raise InvalidError(f"cannot read --conf {setting!r}: expected KEY=VALUE")
+    return dict(setting.split("=", 1) for setting in settings)
 
 
 def run(
@@ -21,6 +31,10 @@ def run(
     ] = Path(".headwater"),
     listen: Annotated[str, typer.Option(help="Address of the embedded log.")] = "127.0.0.1:9092",
     http: Annotated[str, typer.Option(help="Address of the console and the HTTP API.")] = "127.0.0.1:8080",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", help="A setting for Spark, KEY=VALUE; can be given several times."),
+    ] = None,
     name: Annotated[str | None, typer.Option("--app", help="Which app, where the file has several.")] = None,
 ) -> None:
     """Run an app: embedded log, Spark, views and console, until Ctrl-C.
@@ -28,6 +42,8 @@ def run(
     Example: headwater run shop.py
 
     Example: headwater run shop.py --bootstrap-servers kafka:9092 --master spark://spark:7077
+
+    Example: headwater run shop.py --conf spark.sql.shuffle.partitions=8
     """
     from headwater.cli.loading import load_app
     from headwater.cli.running import RunSettings, running, stopping_politely
@@ -39,13 +55,19 @@ def run(
         http=None if once else parse_address(http, "--http"),
         master=master,
         once=once,
+        conf=parse_conf(conf or []),
     )
     app = load_app(file, name)
     with stopping_politely(), running(app, settings, lambda text: print(text, flush=True)) as it:
-        views = ", ".join(view.name for view in app.views)
-        print(f"running {app.name}: {views}" + ("" if once else "; Ctrl-C ends it"), flush=True)
-        it.pipeline.run()
+        queries = ", ".join(query.name for query in app.queries)
+        print(f"running {app.name}: {queries}" + ("" if once else "; Ctrl-C ends it"), flush=True)
+        it.spark.run()
         for view in app.views:
             print(f"view {view.name}: {it.store.count(view.name)} rows")
+        for delivery in app.deliveries:
+            print(f"sink {delivery.name}: {it.pipeline.rows_read()[delivery.name]} records read")
+        for query, count in it.pipeline.left_out().items():
+            if count:
+                print(f"{query}: {count} records are left out, on which it fails; `headwater deadletter list`")
         for letters, count in it.store.counters().items():
-            print(f"{letters}: {count} records did not fit")
+            print(f"{letters}: {count} dead letters")

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headwater.serve.backlog import Standing, catch_up_seconds
 from headwater.serve.groups import GroupLag, GroupLags
 from headwater.serve.rates import TopicRate, TopicRates
 from headwater.store.columns import instant_text
 from headwater.store.facts import FACTS_KEPT, Fact, FactStore
 from headwater.store.late import LateRow
-from headwater.store.sqlite import ViewShape, ViewStore
+from headwater.store.sqlite import ViewStore
+from headwater.store.tables import ViewShape
 
 HISTORY_KEPT = 60
 
@@ -99,6 +101,9 @@ def summarize(query: str, facts: Sequence[Fact]) -> Json:
         "processedRowsPerSecond": _newest(facts, "processedRowsPerSecond"),
         "batchDurationMs": next(_present(_duration_ms(fact) for fact in reversed(facts)), None),
         "behindRecords": _newest(facts, "behindRecords"),
+        "catchUpSeconds": catch_up_seconds(_standings(batches)),
+        "leftOutRecords": _newest(facts, "leftOutRecords"),
+        "isolating": newest.get("isolating"),
         "lastProgressMs": batches[-1].at_ms if batches else None,
         "error": newest.get("error"),
         "history": [_history_point(fact) for fact in batches[-HISTORY_KEPT:]],
@@ -150,6 +155,18 @@ def _view(shape: ViewShape, views: ViewStore, late: tuple[int, int]) -> Json:
         "lateRows": late[0],
         "lateRowsWaiting": late[1],
     }
+
+
+def _standings(batches: Sequence[Fact]) -> list[Standing]:
+    return [
+        Standing(
+            at_ms=fact.at_ms,
+            behind_records=fact.body["behindRecords"],
+            rows_per_second=next(_present([fact.body.get("processedRowsPerSecond")]), None),
+        )
+        for fact in batches
+        if fact.body.get("behindRecords") is not None
+    ]
 
 
 def _newest(facts: Sequence[Fact], name: str) -> Any:

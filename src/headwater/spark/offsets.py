@@ -16,10 +16,12 @@ from headwater.transmit.client import EARLIEST, LATEST
 
 Offsets = dict[TopicPartition, int]
 OffsetsJson = dict[str, dict[str, int]]
+Excluded = tuple[tuple[TopicPartition, tuple[int, ...]], ...]
+"""Single records of partitions that are left out."""
 
 BOOTSTRAP = "kafka.bootstrap.servers"
 ISOLATION = "kafka.isolation.level"
-_READ_COMMITTED, _READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+READ_COMMITTED, _READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 _SELECTIONS = ("subscribe", "subscribepattern", "assign")
 
 
@@ -52,6 +54,9 @@ class SourceOptions:
     include_headers: bool = False
     fail_on_data_loss: bool = True
     read_committed: bool = False
+    excluded: Excluded = ()
+    reader: str | None = None
+    """Who reads: records that came back from a dead-letter topic for somebody else are left out."""
 
     def wants(self, topic: str) -> bool:
         """Whether a topic is one of those to read."""
@@ -87,7 +92,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         every_partition=_flag(given, "everyPartition", default=False),
         include_headers=_flag(given, "includeHeaders", default=False),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
-        read_committed=_isolation(given) == _READ_COMMITTED,
+        read_committed=_isolation(given) == READ_COMMITTED,
+        excluded=_excluded(given.get("excludedoffsets")),
+        reader=given.get("readername"),
     )
 
 
@@ -189,6 +196,22 @@ def _assignment(text: str | None) -> tuple[TopicPartition, ...]:
         ) from None
 
 
+def _excluded(text: str | None) -> Excluded:
+    if text is None:
+        return ()
+    parsed = _json("excludedOffsets", text)
+    try:
+        return tuple(
+            (TopicPartition(topic, int(number)), tuple(int(offset) for offset in offsets))
+            for topic, partitions in parsed.items()
+            for number, offsets in partitions.items()
+        )
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidError(
+            f'cannot read option excludedOffsets = {text!r}: expected JSON such as {{"orders": {{"0": [17]}}}}'
+        ) from None
+
+
 def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
@@ -224,8 +247,8 @@ def _int(name: str, text: str) -> int:
 
 def _isolation(given: Mapping[str, str]) -> str:
     level = given.get(ISOLATION, _READ_UNCOMMITTED).lower()
-    if level not in (_READ_COMMITTED, _READ_UNCOMMITTED):
-        raise InvalidError(f"option {ISOLATION} = {level!r}: expected {_READ_COMMITTED} or {_READ_UNCOMMITTED}")
+    if level not in (READ_COMMITTED, _READ_UNCOMMITTED):
+        raise InvalidError(f"option {ISOLATION} = {level!r}: expected {READ_COMMITTED} or {_READ_UNCOMMITTED}")
     return level
 
 

@@ -22,6 +22,7 @@ from headwater.process.windows import Global, Hopping, Time, Tumbling, Window, o
 from headwater.spark.frames import empty_like
 from headwater.spark.rows import DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, estimate_of, event_time_of
 from headwater.spark.stateful import Times, run_kernel
+from headwater.spark.surroundings import current_surroundings
 
 WINDOW = "window"
 _SPAN = {"window_start", "window_end"}
@@ -99,6 +100,7 @@ def correct_clocks(
         micros = {name: F.unix_micros(F.col(name).cast("timestamp")) for name in names}
         rows = events.withColumns(micros)
         kernel = ClockKernel.of(clocks, empty_like(rows.schema).schema)
+        current_surroundings().meanings.append({"name": "correct_clocks", "by": [device], "memory": memory})
         moved = run_kernel(rows, kernel, by=[device], kind="clocks")
         times = {name: F.timestamp_micros(name) for name in names}
         return moved.withColumns(times).withMetadata(event, events.schema[event].metadata)
@@ -141,6 +143,7 @@ def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Colum
     if CHANGE in events.columns:
         _refuse_columns(columns, windowing, asked=True)
         return _changes(events, windowing)  # Spark's aggregates cannot take anything back.
+    current_surroundings().meanings.append(_meaning(windowing) | {"what": {**windowing.what, **columns}})
     results = [
         columns.get(name, _FUNCTIONS[a.function](a.column or "*")).alias(name)
         for name, a in windowing.what.items()
@@ -170,6 +173,8 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     rows, times = _timed(events, windowing)
     schema = empty_like(rows.drop(WATERMARK).schema).schema
     kernel = WindowedKernel.of(_at(windowing, times.event_time), schema)
+    state = {name: str(dict(table.schema)) for name, table in kernel.initial().items()}
+    current_surroundings().meanings.append(_meaning(windowing) | {"state": state})
     by_clock = windowing.where.by is Time.PROCESSING
     needs_clock = by_clock or kernel.firing.has_deadlines or times.idle_after is not None
     times = replace(times, processing_time=needs_clock)
@@ -182,6 +187,19 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
         *windowing.by, span.alias(WINDOW), *windowing.what, moment, *PANE_COLUMNS, CHANGE, WATERMARK
     )
     return chosen.withMetadata(EVENT_TIME_COLUMN, {EVENT_TIME_KEY: True})
+
+
+def _meaning(windowing: Windowing) -> dict[str, Any]:
+    """For who has to tell whether a windowing is still the one it was."""
+    return {
+        "name": "windowed",
+        "what": windowing.what,
+        "where": windowing.where,
+        "when": windowing.when,
+        "how": windowing.how,
+        "by": windowing.by,
+        "lateness": windowing.lateness,
+    }
 
 
 def _timed(events: DataFrame, windowing: Windowing) -> tuple[DataFrame, Times]:

@@ -1,48 +1,50 @@
-"""Runs an app on Spark: a query for each view and one for each topic's dead letters.
+"""Runs an app on Spark: a query for each view and each sink, and one for each topic's dead letters.
 
 Everything a query needs to go on after a crash is below the app's data directory: its checkpoint
 (`checkpoints/<query>`) and the store with its results.
 """
 
-import json
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import PySparkException
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructField, StructType
 
-from headwater.app import App, Topic, View
+from headwater.app import App, Delivery, Query, Topic, View
 from headwater.clock import Clock
-from headwater.errors import HeadwaterError, InvalidError, UnavailableError
+from headwater.errors import ConflictError
 from headwater.process.windowing import CHANGE
-from headwater.record import TopicPartition
-from headwater.spark.building import call_view, first_line, read_stream
-from headwater.spark.failures import Failure, Retries, read_failure
-from headwater.spark.offsets import from_json
-from headwater.spark.operators import WATERMARK
+from headwater.sink import Stream
+from headwater.spark.building import APPEND, UPDATE, Plan, plan_query, read_stream
+from headwater.spark.checkpoint import check_checkpoint
+from headwater.spark.definition import check_definition, keep_partitions, read_definition, write_definition
+from headwater.spark.exclusions import Exclusions, exclusions_of
+from headwater.spark.failures import Failure
+from headwater.spark.life import died, java_exit, while_java_lives
+from headwater.spark.poison import Ground, Isolation
+from headwater.spark.rebuilding import Rebuilds, Surrounding
 from headwater.spark.rows import bad_records
-from headwater.spark.sink import BatchFunction, dead_letter_sink, view_sink
+from headwater.spark.sink import BESIDE_ROWS, BatchFunction, DeliverySink, dead_letter_sink, view_sink
 from headwater.spark.spool import Spool
-from headwater.spark.surroundings import surroundings
+from headwater.spark.watching import Watch
 from headwater.store.columns import Column
-from headwater.store.facts import FactStore, Kind
-from headwater.store.sqlite import ViewShape, ViewStore
-from headwater.transmit.client import LATEST, Client
+from headwater.store.facts import FactStore
+from headwater.store.generations import Generation, Generations
+from headwater.store.sqlite import ViewStore
+from headwater.store.tables import ViewShape
 
 VIEW_TRIGGER = "500 milliseconds"
 DEAD_LETTER_TRIGGER = "2 seconds"
 """Longer, because nobody waits for it and it reads the topic a second time."""
 
 WATCH_EVERY_S = 0.5
-
-UPDATE, APPEND = "update", "append"
-"""Spark's own aggregates give new versions of rows; our operators append changes, and Spark chains only those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,15 @@ class PipelineSettings:
     bootstrap_servers: str
     data: Path
     once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """What a query was launched with, to launch it again."""
+
+    query: Query
+    generation: Generation
+    sink: BatchFunction
 
 
 class Pipeline:
@@ -69,174 +80,182 @@ class Pipeline:
         self._app = app
         self._spark = spark
         self._store = store
-        self._facts = facts
         self._settings = settings
         self._clock = clock
-        self._queries: dict[str, StreamingQuery] = {}
-        self._starters: dict[str, Callable[[], StreamingQuery]] = {}
-        self._retries = Retries()
-        self._due: dict[str, float] = {}
-        self._noted: dict[str, Any] = {}
-        self._read_before: dict[str, int] = {}
-        """Rows read by queries that failed and have a successor."""
+        self._launched: dict[str, _Launched] = {}
+        self._exclusions: dict[str, Exclusions] = {}
+        self._generations = Generations(store)
+        self._watch = Watch(facts, settings.bootstrap_servers, clock, self.left_out)
+        around = Surrounding(
+            servers=settings.bootstrap_servers, checkpoints=settings.data / "checkpoints", once=settings.once
+        )
+        self._rebuilds = Rebuilds(self._watch, self._start_view, app, self._generations, around)
 
+    @while_java_lives()
     def start(self) -> None:
-        """Check every view, then start every query; nothing is started if anything is wrong."""
-        views = [(view, *self._build(view)) for view in self._app.views]
+        """Check every query, then start every one; nothing is started if anything is wrong."""
+        data, servers = self._settings.data, self._settings.bootstrap_servers
+        for query in self._app.queries:
+            check_checkpoint(self._checkpoint(self._generations.current(query.name).name), query.name)
+            self._exclusions[query.name] = exclusions_of(data, self._app.name, query, servers)
+        plans = [self._plan(query) for query in self._app.queries]
         misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
-        for view, rows, _ in views:
-            self._store.declare(_shape(view, rows))
-        for view, rows, mode in views:
-            sink = view_sink(self._store, view, self._spool(view), self._note_operators)
-            self._start(view.name, rows, sink, VIEW_TRIGGER, mode)
+        plans = [plan for plan in plans if self._goes_on(plan)]
+        sinks = [self._make_sink(plan) for plan in plans]
+        for plan, sink in zip(plans, sinks, strict=True):
+            self._start(plan, sink)
         for topic, records in misfits:
+            name = topic.dead_letters
+            check_checkpoint(self._checkpoint(name), name)
             sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, self._clock)
-            self._start(topic.dead_letters, records, sink, DEAD_LETTER_TRIGGER)
+            writer = self._writer(name, name, records, UPDATE, DEAD_LETTER_TRIGGER)
+            self._watch.launch(name, partial(self._begin, writer.foreachBatch(sink), UPDATE))
+        self._rebuilds.tend()
 
+    @while_java_lives()
     def run(self, *, until: float | None = None) -> None:
         """Watch over the queries until they end, one is given up, or the monotonic time `until` is reached.
 
-        A query that fails is started again, from where it was; one that fails over and over is given up.
+        A query that fails is started again, from where it was; one that fails over and over is given up. Where
+        Spark's Java has died, a SparkDiedError says so.
         """
         while True:
+            if (code := java_exit()) is not None:
+                raise died(code)
             # Asked before failures are tended: a query that ended since then is looked at once more.
-            settled = not self._due and not any(query.isActive for query in self._queries.values())
-            self.note_progress()
-            self._tend_failures()
-            if settled and not self._due:
+            settled = self._watch.settled
+            self._watch.note_progress()
+            self._watch.tend_failures(self)
+            if not self._rebuilds.tend() and settled and self._watch.settled:
                 return
             if until is not None and self._clock.monotonic() >= until:
                 return
             time.sleep(WATCH_EVERY_S)
 
-    def note_progress(self) -> None:
-        """Record what the queries have done since the last call."""
-        for name, query in self._queries.items():
-            progress = query.lastProgress
-            if progress is None or progress.json == self._noted.get(name):
-                continue
-            self._noted[name] = progress.json
-            self._facts.add(name, self._fact(query, progress), at_ms=self._clock.now_ms())
-
     def stop(self) -> None:
         """Stop the queries between batches, as far as Spark can."""
-        for name, query in self._queries.items():
-            was_active = query.isActive
-            query.stop()
-            if was_active:
-                self._facts.add(name, {"state": "stopped"}, at_ms=self._clock.now_ms())
+        self._watch.stop()
+        for launched in self._launched.values():
+            if isinstance(launched.sink, DeliverySink):
+                launched.sink.close()
 
     def rows_read(self) -> dict[str, int]:
         """How many records each query has read since the start."""
-        return {name: self._read_before.get(name, 0) + _rows_read(q) for name, q in self._queries.items()}
+        return self._watch.rows_read()
+
+    def left_out(self) -> dict[str, int]:
+        """How many records each query leaves out, because its function fails on them."""
+        return {name: len(exclusions) for name, exclusions in self._exclusions.items()}
+
+    # -- mending ----------------------------------------------------------------------------------------------
+
+    def isolate(self, name: str, failure: Failure) -> Isolation | None:
+        """Begin to look for the rows on which a query's function fails; None for dead letters, which have none."""
+        launched = self._launched.get(name)
+        if launched is None:
+            return None
+        ground = Ground(
+            spark=self._spark,
+            servers=self._settings.bootstrap_servers,
+            checkpoint=self._checkpoint(launched.generation.name),
+            starting=launched.generation.starting,
+        )
+        exclusions = self._exclusions[launched.generation.query]
+        tell = partial(self._watch.tell, name)
+        return Isolation(launched.query, failure, ground, exclusions, self._clock, tell)
+
+    def restart(self, name: str) -> None:
+        """Launch a query again, without the rows that are left out by now."""
+        launched = self._launched[name]
+        self._start(self._plan(launched.query, launched.generation), launched.sink, launched.generation)
+
+    def give_up(self, name: str, reason: str) -> bool:
+        """Whether the rest can go on without a query: it was a rebuild."""
+        return self._rebuilds.give_up(name, reason)
 
     # -- building ---------------------------------------------------------------------------------------------
 
-    def _records(self, topic: Topic, *, every_partition: bool = False) -> DataFrame:
-        return read_stream(self._spark, topic, self._settings.bootstrap_servers, every_partition=every_partition)
+    def _start_view(self, view: View, generation: Generation) -> None:
+        """Start a view from the checkpoint of a generation, into the rows of the view's name."""
+        plan = self._plan(view, generation)
+        self._note_definition(plan, generation)
+        self._start(plan, self._make_sink(plan, generation), generation)
 
-    def _spool(self, view: View) -> Spool:
-        return Spool(str(self._settings.data / "spool" / view.name))
+    def _records(self, topic: Topic, **how: Any) -> DataFrame:
+        return read_stream(self._spark, topic, self._settings.bootstrap_servers, **how)
 
-    def _build(self, view: View) -> tuple[DataFrame, str]:
-        """What the view's function makes, with the output mode it needs."""
-        spool = self._spool(view)
-        with surroundings(spool) as around:
-            rows, mode = call_view(view, self._records), UPDATE
-        if around.operators:
-            # Now it is known that there are operators with a watermark, which want to see every partition.
-            with surroundings(spool):
-                rows, mode = call_view(view, partial(self._records, every_partition=True)), APPEND
-        if not rows.isStreaming:
-            raise InvalidError(f"cannot build view {view.name!r}: its function must return a streaming DataFrame")
-        return rows, mode
+    def _plan(self, query: Query, generation: Generation | None = None) -> Plan:
+        generation = generation or self._generations.current(query.name)
+        exclusions = self._exclusions[generation.query]
+        read = partial(self._records, starting=generation.starting, exclusions=exclusions)
+        return plan_query(query, read, self._spool(query))
 
-    def _start(self, name: str, rows: DataFrame, sink: BatchFunction, interval: str, mode: str = UPDATE) -> None:
-        self._facts.add(name, {"state": "starting"}, at_ms=self._clock.now_ms())
+    def _spool(self, query: Query) -> Spool:
+        return Spool(str(self._settings.data / "spool" / query.name))
+
+    def _goes_on(self, plan: Plan) -> bool:
+        """Whether the query can go on from its checkpoint; that it cannot is an error, unless it is rebuilt."""
+        generation = self._generations.current(plan.query.name)
+        try:
+            self._note_definition(plan, generation)
+        except ConflictError:
+            if plan.query.name in {asked.query for asked in self._generations.rebuilds()}:
+                return False
+            raise
+        return True
+
+    def _note_definition(self, plan: Plan, generation: Generation) -> None:
+        folder = self._checkpoint(generation.name)
+        for difference in check_definition(folder, plan.query, plan.definition):
+            body = {"state": "starting", "note": f"goes on with a change: {difference}"}
+            self._watch.tell(plan.query.name, body)
+        write_definition(folder, keep_partitions(read_definition(folder), plan.definition))
+
+    def _make_sink(self, plan: Plan, generation: Generation | None = None) -> BatchFunction:
+        query, spool = plan.query, self._spool(plan.query)
+        continues = (generation or self._generations.current(query.name)).continues
+        if isinstance(query, Delivery):
+            stream = Stream(
+                query=f"{self._app.name}.{query.name}",
+                schema=_arrow_schema(plan.rows),
+                key=query.key,
+                changes=CHANGE in plan.rows.columns,
+                servers=self._settings.bootstrap_servers,
+                continues=continues,
+            )
+            sink = DeliverySink(query, stream, self._store, spool, self._watch.tell_operators)
+            sink.open()
+            return sink
+        assert isinstance(query, View)
+        self._store.declare(_shape(query, plan.rows))
+        return view_sink(self._store, query, spool, self._watch.tell_operators, continues=continues)
+
+    def _start(self, plan: Plan, sink: BatchFunction, generation: Generation | None = None) -> None:
+        name = plan.query.name
+        generation = generation or self._generations.current(name)
+        self._launched[name] = _Launched(plan.query, generation, sink)
+        writer = self._writer(name, generation.name, plan.rows, plan.mode, VIEW_TRIGGER)
+        self._watch.launch(name, partial(self._begin, writer.foreachBatch(sink), plan.mode))
+
+    def _writer(self, name: str, checkpoint: str, rows: DataFrame, mode: str, interval: str) -> DataStreamWriter:
         writer = (
             rows.writeStream.queryName(name)
             .outputMode(mode)
-            .option("checkpointLocation", str(self._settings.data / "checkpoints" / name))
-            .foreachBatch(sink)
+            .option("checkpointLocation", str(self._checkpoint(checkpoint)))
         )
         if self._settings.once:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=interval)
-        self._starters[name] = partial(self._launch, writer, mode)
-        try:
-            self._queries[name] = self._starters[name]()
-        except PySparkException as error:
-            raise InvalidError(f"cannot start view {name!r}: {first_line(error)}") from error
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=interval)
 
-    def _launch(self, writer: DataStreamWriter, mode: str) -> StreamingQuery:
+    def _checkpoint(self, name: str) -> Path:
+        return self._settings.data / "checkpoints" / name
+
+    def _begin(self, writer: DataStreamWriter, mode: str) -> StreamingQuery:
         # An operator that asks for the time has Spark run batches without data, one after the other. A run that is
         # to end takes none of them; ours need none, since a watermark moves in the batch that brings it.
         endless = self._settings.once and mode == APPEND
         self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not endless).lower())
         return writer.start()
-
-    # -- watching ---------------------------------------------------------------------------------------------
-
-    def _note_operators(self, view: str, body: dict[str, Any]) -> None:
-        self._facts.add(view, body, at_ms=self._clock.now_ms(), kind=Kind.OPERATORS)
-
-    def _fact(self, query: StreamingQuery, progress: Any) -> dict[str, Any]:
-        return {
-            "state": "running" if query.isActive else "stopped",
-            "batchId": progress.batchId,
-            "numInputRows": progress.numInputRows,
-            "inputRowsPerSecond": progress.inputRowsPerSecond,
-            "processedRowsPerSecond": progress.processedRowsPerSecond,
-            "durationMs": dict(progress.durationMs),
-            "behindRecords": self._behind(progress.sources),
-            "sources": [
-                {"startOffset": _offsets(source.startOffset), "endOffset": _offsets(source.endOffset)}
-                for source in progress.sources
-            ],
-            "error": None,
-        }
-
-    def _behind(self, sources: Iterable[Any]) -> int | None:
-        """How many records are in the log that the query has not read; None while the log cannot be asked."""
-        read: dict[TopicPartition, int] = {}
-        for source in sources:
-            read.update(from_json(_offsets(source.endOffset)))
-        try:
-            with Client(self._settings.bootstrap_servers) as client:
-                latest = client.offsets(read, LATEST)
-        except UnavailableError:
-            return None
-        return sum(max(0, latest[tp] - offset) for tp, offset in read.items())
-
-    def _tend_failures(self) -> None:
-        """Start failed queries again after a pause; raise for one that is given up."""
-        for name, query in list(self._queries.items()):
-            if name in self._due:
-                if self._clock.monotonic() >= self._due[name]:
-                    del self._due[name]
-                    self._read_before[name] = self._read_before.get(name, 0) + _rows_read(query)
-                    self._queries[name] = self._starters[name]()
-                continue
-            error = query.exception()
-            if error is None:
-                continue
-            failure = read_failure(str(error))
-            pause = self._retries.pause(name, failure, progressed=query.lastProgress is not None)
-            self._note_failure(name, failure, "failed" if pause is None else "waiting")
-            if pause is None:
-                raise HeadwaterError(
-                    f"query {name!r} failed: {failure.reason}",
-                    hint="mend the cause and start again: it goes on where it was",
-                ) from error
-            self._due[name] = self._clock.monotonic() + pause
-
-    def _note_failure(self, name: str, failure: Failure, state: str) -> None:
-        self._facts.add(name, {"state": state, "error": failure.reason}, at_ms=self._clock.now_ms())
-
-
-def _rows_read(query: StreamingQuery) -> int:
-    return sum(progress.numInputRows for progress in query.recentProgress)
 
 
 def _shape(view: View, rows: DataFrame) -> ViewShape:
@@ -244,12 +263,11 @@ def _shape(view: View, rows: DataFrame) -> ViewShape:
         name=view.name,
         key=view.key,
         columns=tuple(
-            Column(f.name, f.dataType.simpleString())
-            for f in rows.schema.fields
-            if f.name not in (CHANGE, WATERMARK)
+            Column(f.name, f.dataType.simpleString()) for f in rows.schema.fields if f.name not in BESIDE_ROWS
         ),
     )
 
 
-def _offsets(text: Any) -> dict[str, dict[str, int]]:
-    return json.loads(text) if isinstance(text, str) else text or {}
+def _arrow_schema(rows: DataFrame) -> pa.Schema:
+    fields = [StructField(f.name, f.dataType) for f in rows.schema.fields if f.name not in BESIDE_ROWS]
+    return to_arrow_schema(StructType(fields), timezone="UTC")

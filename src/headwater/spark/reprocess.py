@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from headwater.app import View
 from headwater.errors import InvalidError
-from headwater.spark.building import call_view, read_all
+from headwater.spark.building import call_function, read_all
+from headwater.spark.exclusions import Exclusions
 from headwater.spark.operators import WINDOW
 from headwater.spark.sink import signs_of
 from headwater.store.columns import instant_text
@@ -23,17 +24,19 @@ from headwater.store.sqlite import ViewStore
 _PAGE = 10_000
 
 
-def reprocess_late(view: View, spark: SparkSession, store: ViewStore, servers: str) -> int:
+def reprocess_late(
+    view: View, spark: SparkSession, store: ViewStore, servers: str, exclusions: Exclusions | None = None
+) -> int:
     """Bring a view's late rows in; return how many they were."""
     waiting = [row for row in _all_late(store, view.name) if not row.reprocessed]
     if not waiting:
         return 0
-    rows = call_view(view, partial(read_all, spark, servers=servers))
+    rows = call_function(view, partial(read_all, spark, servers=servers, exclusions=exclusions))
     if WINDOW not in rows.columns:
         raise InvalidError(
             f"cannot reprocess late rows of view {view.name!r}: its rows do not say of which window they are",
-            hint=f"have its function keep the column {WINDOW!r}, or rebuild the whole view from the log: "
-            "stop the app and remove the view's folder below 'checkpoints'",
+            hint=f"have its function keep the column {WINDOW!r}, or compute the whole view anew from "
+            f"the log: headwater rebuild {view.name}",
         )
     numbers = [row.number for row in waiting]
     table = rows.toArrow()

@@ -8,16 +8,19 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.spark.java import JavaChoice, find_java
+from headwater.spark.life import stop_session, tell_nothing_twice
 
 PREDECESSOR_S = 60.0
 """How long the processes of a run that was killed may take to notice."""
@@ -27,24 +30,32 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 @contextmanager
 def spark_session(
-    name: str, *, master: str = "local[*]", log_file: Path, java: JavaChoice | None = None
+    name: str,
+    *,
+    master: str = "local[*]",
+    log_file: Path,
+    java: JavaChoice | None = None,
+    conf: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[SparkSession]:
-    """A session that is stopped at the end; what Spark is told is in `_settings`."""
+    """A session that is stopped at the end; what Spark is told is in `_settings`, then in `conf`."""
     java = java or find_java(os.environ)
     os.environ["JAVA_HOME"] = str(java.chosen.home)
     # The workers must be the Python that has this package, whatever `python3` is on the PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # A failed query is told by the pipeline; Py4J would print the traceback as well, of the proxy and all.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for query_context in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(query_context).disabled = True  # As above: for a row that cannot be cast, say.
     if master.startswith("local"):
         os.environ.setdefault("SPARK_HOME", str(_quick_home(log_file.with_name("spark-home"))))
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in _settings(master).items():
+    for key, value in {**_settings(master), **conf}.items():
         builder = builder.config(key, value)
     try:
         with _stderr_to(log_file):
             session = builder.getOrCreate()
             session.sparkContext.setLogLevel("WARN")
+            tell_nothing_twice(session)
     except HeadwaterError:
         raise
     except Exception as error:
@@ -55,7 +66,7 @@ def spark_session(
     try:
         yield session
     finally:
-        session.stop()
+        stop_session(session)
 
 
 def _settings(master: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Where micro-batches end: a view's rows go to the store, a topic's dead letters to their topic. Exactly once.
+"""Where micro-batches end: the store for a view, a sink outside, a topic for dead letters. Exactly once.
 
-Both are called with a batch's rows and number, and possibly again with the same number after a crash. The store
-takes rows and number in one transaction and skips what it has. A dead letter says which record it was, so after
-a crash the sink reads back what it had written of the batch, and writes the rest.
+Each is called with a batch's rows and number, and possibly again with the same number after a crash. The store
+takes rows and number in one transaction and skips what it has; so do the sinks outside (`headwater.sink`). A dead
+letter says which record it was, so after a crash what was written of the batch is read back, and the rest written.
 """
 
 from collections.abc import Callable
@@ -11,38 +11,107 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from headwater.app import Topic, View
+from headwater.app import Delivery, Query, Topic, View
 from headwater.clock import Clock
+from headwater.errors import UnavailableError
 from headwater.process.windowing import CHANGE
 from headwater.record import Record, TopicPartition
+from headwater.sink import Batch, Stream, Writer
+from headwater.spark.operators import WATERMARK
 from headwater.spark.rows import explain_misfit
 from headwater.spark.spool import Spool, summarize_operators
-from headwater.store.sqlite import Progress, ViewStore
+from headwater.store.sqlite import ViewStore
+from headwater.store.tables import Progress
 from headwater.transmit.batch import decode_batch, encode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
+from headwater.transmit.letters import ORIGIN_HEADERS, letter_headers
+from headwater.transmit.redrive import KEPT
 
 BatchFunction = Callable[[DataFrame, int], None]
 NoteFacts = Callable[[str, dict[str, Any]], None]
 
-ORIGIN_HEADERS = ("headwater.topic", "headwater.partition", "headwater.offset")
-REASON_HEADER = "headwater.reason"
+BESIDE_ROWS = (CHANGE, WATERMARK)
+"""Columns that say something of a row and are no part of it."""
+
 _BATCH_RECORDS = 500
 
 
-def view_sink(store: ViewStore, view: View, spool: Spool, note: NoteFacts) -> BatchFunction:
+def view_sink(
+    store: ViewStore, view: View, spool: Spool, note: NoteFacts, *, continues: str | None = None
+) -> BatchFunction:
     """Upsert each batch into the view, its late rows into the ledger, and note what its operators said."""
 
     def write(rows: DataFrame, batch: int) -> None:
         table = rows.toArrow()  # The steps run now, and leave their files.
         run = _run_of(rows)
         late_rows, signs = spool.late(run, batch), signs_of(table)
-        store.commit_rows(view.name, table, run=run, batch=batch, late_rows=late_rows, signs=signs)
-        facts = spool.facts(run, batch)
-        if facts:
-            note(view.name, {"batchId": batch, "operators": summarize_operators(facts)})
-        spool.clear(run, through=batch)
+        store.commit_rows(
+            view.name, table, run=run, batch=batch, late_rows=late_rows, signs=signs, continues=continues
+        )
+        _note_operators(view, spool, note, run, batch)
 
     return write
+
+
+class DeliverySink:
+    """Writes each batch to the place outside, and its late rows into the ledger."""
+
+    def __init__(
+        self, delivery: Delivery, stream: Stream, store: ViewStore, spool: Spool, note: NoteFacts
+    ) -> None:
+        self._delivery = delivery
+        self._stream = stream
+        self._store = store
+        self._spool = spool
+        self._note = note
+        self._writer: Writer | None = None
+
+    def open(self) -> None:
+        """Fence those before us, and find out what does not fit; a place that is away is waited for later."""
+        try:
+            self._writer = self._delivery.to.open(self._stream)
+        except UnavailableError:
+            self._writer = None
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        table, run = rows.toArrow(), _run_of(rows)
+        late_rows = self._spool.late(run, batch)
+        if table.num_rows:
+            self._write(Batch(run=run, number=batch, rows=rows_alone(table), signs=_sign_array(table)))
+        if late_rows:
+            self._store.note_late(self._delivery.name, late_rows, run=run, batch=batch)
+        _note_operators(self._delivery, self._spool, self._note, run, batch)
+
+    def _write(self, batch: Batch) -> None:
+        if self._writer is None:
+            self._writer = self._delivery.to.open(self._stream)
+        try:
+            self._writer.write(batch)
+        except BaseException:
+            self.close()  # Whatever state it was in: the next try begins with a new one.
+            raise
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+def _note_operators(query: Query, spool: Spool, note: NoteFacts, run: str, batch: int) -> None:
+    """Tell what the query's operators said of a batch that is in its place, and let go of their files."""
+    facts = spool.facts(run, batch)
+    if facts:
+        note(query.name, {"batchId": batch, "operators": summarize_operators(facts)})
+    spool.clear(run, through=batch)
+
+
+def rows_alone(table: pa.Table) -> pa.Table:
+    """The rows without what is said beside them."""
+    return table.select([name for name in table.column_names if name not in BESIDE_ROWS])
+
+
+def _sign_array(table: pa.Table) -> pa.Array | None:
+    return table.column(CHANGE).combine_chunks() if CHANGE in table.column_names else None
 
 
 def signs_of(rows: pa.Table) -> list[int] | None:
@@ -64,7 +133,7 @@ def dead_letter_sink(store: ViewStore, topic: Topic, bootstrap_servers: str, clo
         if misfits.num_rows:
             with Client(bootstrap_servers) as client:
                 target = TopicPartition(topic.dead_letters, 0)
-                client.create_topic(topic.dead_letters, partitions=1)
+                client.create_topic(topic.dead_letters, partitions=1, configs=KEPT)
                 written = _written_origins(client, target, end)
                 letters = [r for r in _letters(misfits, topic, clock) if _origin(r) not in written]
                 for start in range(0, len(letters), _BATCH_RECORDS):
@@ -88,13 +157,8 @@ def _letters(misfits: pa.Table, topic: Topic, clock: Clock) -> list[Record]:
             key=row["key"],
             value=row["value"],
             timestamp_ms=clock.now_ms(),
-            headers=(
-                *zip(
-                    ORIGIN_HEADERS,
-                    (str(row[name]).encode() for name in ("topic", "partition", "offset")),
-                    strict=True,
-                ),
-                (REASON_HEADER, explain_misfit(row["value"], topic).encode()),
+            headers=letter_headers(
+                TopicPartition(row["topic"], row["partition"]), row["offset"], explain_misfit(row["value"], topic)
             ),
         )
         for row in misfits.to_pylist()

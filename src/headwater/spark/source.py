@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidError, UnavailableError
 from headwater.record import TopicPartition
+from headwater.spark.exclusions import leave_out
 from headwater.spark.offsets import (
     Bound,
     Offsets,
@@ -104,7 +105,7 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark asks for one partition, None, where there are none.
-        return _read(self._options, partition.range) if isinstance(partition, RangePartition) else iter(())
+        return read_range(self._options, partition.range) if isinstance(partition, RangePartition) else iter(())
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -168,7 +169,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        return _read(self._options, partition.range)
+        return read_range(self._options, partition.range)
 
     def stop(self) -> None:
         if self._client is not None:
@@ -252,8 +253,8 @@ def _resolve(
     return {**looked_up, **fixed}
 
 
-def _read(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """Read a range in a task."""
+def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """Read a range, in a task or wherever its records are wanted."""
     at = wanted.start
     if at >= wanted.end:
         return
@@ -261,6 +262,7 @@ def _read(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
         while at < wanted.end:
             data, at_next = _patiently(lambda: client.read(wanted.partition, at))  # noqa: B023
             batch = to_arrow(data, wanted.partition, at, wanted.end, include_headers=options.include_headers)
+            batch = leave_out(batch, data, wanted.partition, options.excluded, options.reader)
             if batch.num_rows:
                 yield batch
             at = at_next

@@ -1,4 +1,4 @@
-"""What an operator finds around it while a view's function is called: where to leave late rows and facts.
+"""What an operator finds around it while a query's function is called: where to leave what it tells.
 
 A view's function is the user's and passes nothing on, so this travels beside it. Outside of a pipeline (in a
 notebook, say) there is nothing around, and late rows are counted only.
@@ -7,7 +7,8 @@ notebook, say) there is nothing around, and late rows are counted only.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from headwater.spark.spool import Spool
 
@@ -18,6 +19,8 @@ class Surroundings:
 
     spool: Spool | None
     operators: int = 0
+    meanings: list[dict[str, Any]] = field(default_factory=list)
+    """What the operators compute, in the order in which they were called."""
 
     def name_operator(self, kind: str) -> str:
         self.operators += 1

@@ -10,10 +10,8 @@ Every kept value is text, integer, real or null:
 Column types go by Spark's names (`string`, `double`, `struct<...>`), since that is where they come from.
 """
 
-import base64
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import InvalidError
+from headwater.jsonvalues import TIME_FORMAT, finite, json_part, json_text, time_text
 
 Value = str | int | float | None
 
-_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _INTEGER_MAX = 2**63 - 1
 
@@ -50,15 +48,15 @@ def encode_column(values: pa.ChunkedArray) -> list[Value]:
     if pa.types.is_boolean(kind):
         return [None if v is None else int(v) for v in values.to_pylist()]
     if pa.types.is_nested(kind):
-        part = _json_part(kind)
-        return [None if v is None else _json(part(v)) for v in values.to_pylist()]
-    return [None if v is None else _json_part(kind)(v) for v in values.to_pylist()]
+        part = json_part(kind)
+        return [None if v is None else json_text(part(v)) for v in values.to_pylist()]
+    return [None if v is None else json_part(kind)(v) for v in values.to_pylist()]
 
 
 def decode_value(column: Column, value: Value) -> Any:
     """Give a kept value back as JSON can carry it: finite numbers, text, lists and objects."""
     if isinstance(value, float) and math.isinf(value):
-        return _finite(value)
+        return finite(value)
     if value is not None and column.type == "boolean":
         return bool(value)
     if value is not None and column.type.startswith(("struct", "array", "map")):
@@ -76,7 +74,7 @@ def parse_value(column: Column, text: str) -> Value:
         if column.type == "boolean":
             return {"false": 0, "true": 1}[text.lower()]
         if column.type == "timestamp":
-            return _time_text(datetime.fromisoformat(text).astimezone(UTC))
+            return time_text(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, KeyError):
         raise InvalidError(f"cannot look up {column.name} = {text!r}: the column is {column.type}") from None
     return text
@@ -84,7 +82,7 @@ def parse_value(column: Column, text: str) -> Value:
 
 def instant_text(micros: int) -> str:
     """A moment, in microseconds since 1970, as a view's rows write it."""
-    return _time_text(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))
+    return time_text(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))
 
 
 def sorting(column: Column) -> str:
@@ -95,48 +93,7 @@ def sorting(column: Column) -> str:
 def _timestamps(values: pa.ChunkedArray) -> list[Value]:
     zone = "Z" if values.type.tz is not None else ""
     micros = values.cast(pa.timestamp("us", tz=values.type.tz and "UTC"))
-    return pc.strftime(micros, format=_TIME_FORMAT + zone).to_pylist()  # type: ignore[no-any-return]
-
-
-def _json_part(kind: pa.DataType) -> Callable[[Any], Any]:
-    """How values of a type appear inside JSON."""
-    if pa.types.is_struct(kind):
-        fields = {field.name: _or_null(_json_part(field.type)) for field in kind}
-        return lambda value: {name: part(value[name]) for name, part in fields.items()}
-    if pa.types.is_map(kind):
-        key, item = _json_part(kind.key_type), _or_null(_json_part(kind.item_type))
-        return lambda pairs: {str(key(k)): item(v) for k, v in pairs}
-    if pa.types.is_nested(kind):
-        element = _or_null(_json_part(kind.value_type))
-        return lambda values: [element(value) for value in values]
-    if pa.types.is_timestamp(kind):
-        return _time_text
-    if pa.types.is_floating(kind):
-        return _finite
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return lambda value: base64.b64encode(value).decode()
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return lambda value: value
-    return str
-
-
-def _or_null(part: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else part(value)
-
-
-def _time_text(value: datetime) -> str:
-    if value.tzinfo is None:
-        return value.strftime(_TIME_FORMAT + ".%f")
-    return value.astimezone(UTC).strftime(_TIME_FORMAT + ".%fZ")
-
-
-def _finite(value: float) -> float | str:
-    """JSON has no NaN and no infinity; as text they have the names that JavaScript and Spark read."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
+    return pc.strftime(micros, format=TIME_FORMAT + zone).to_pylist()  # type: ignore[no-any-return]
 
 
 def _integer(text: str) -> int:
@@ -144,7 +101,3 @@ def _integer(text: str) -> int:
     if abs(value) > _INTEGER_MAX:
         raise ValueError
     return value
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -67,6 +67,11 @@ def clear_late(db: sqlite3.Connection, view: str) -> None:
     db.execute("delete from headwater_late where view = ?", (view,))
 
 
+def rename_late(db: sqlite3.Connection, view: str, name: str) -> None:
+    """Make a view's late rows those of another, which has none."""
+    db.execute("update headwater_late set view = ? where view = ?", (name, view))
+
+
 def read_late(db: sqlite3.Connection, view: str, *, after: int, limit: int) -> list[LateRow]:
     """The late rows of a view behind a number, in the order they came."""
     found = db.execute(

@@ -4,7 +4,7 @@ from headwater.errors import InvalidError
 from headwater.record import TopicPartition
 from headwater.transmit.batch import BatchHeader
 from headwater.transmit.configs import TopicConfig
-from headwater.transmit.rewrite import raw_records, recompress, stamp
+from headwater.transmit.rewrite import all_have_keys, raw_records, recompress, stamp
 
 
 class TooLarge(InvalidError):
@@ -70,6 +70,9 @@ def stored_as(
 def _check_keys(name: TopicPartition, records: memoryview, headers: list[BatchHeader]) -> None:
     at = 0
     for header in headers:
+        if all_have_keys(records, at, header):
+            at += header.size
+            continue
         keyless = tuple(
             record.offset - header.base_offset for record in raw_records(records, at, header) if record.key is None
         )

@@ -39,6 +39,17 @@ _OFFSET = struct.Struct(">q")
 _CRC = struct.Struct(">I")
 
 
+class Sender(NamedTuple):
+    """Who a batch is from, and the number of its first record there: a broker takes the same one only once."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+NOBODY = Sender(-1, -1, -1)
+
+
 class BatchHeader(NamedTuple):
     """The 61 bytes before the records."""
 
@@ -142,25 +153,48 @@ def encode_batch(
     *,
     compression: Compression = Compression.NONE,
     base_offset: int = 0,
+    producer: Sender = NOBODY,
 ) -> bytes:
-    """Encode records as one batch from a producer without an identity."""
+    """Encode records as one batch; unless told, it is from a producer without an identity."""
     if not records:
         raise InvalidError("cannot encode a record batch of no records")
     timestamps = [record.timestamp_ms for record in records]
     base_timestamp = timestamps[0]
     body = b"".join(_encode_record(record, n, base_timestamp) for n, record in enumerate(records))
     body = compress(compression, body)
-    count = len(records)
+    header = seal_header(
+        body,
+        attributes=compression,
+        count=len(records),
+        timestamp_ms=base_timestamp,
+        timestamp_max_ms=max(timestamps),
+        base_offset=base_offset,
+        producer=producer,
+    )
+    return header + body
+
+
+def seal_header(
+    body: Buffer,
+    *,
+    attributes: int,
+    count: int,
+    timestamp_ms: int,
+    timestamp_max_ms: int | None = None,
+    base_offset: int = 0,
+    producer: Sender = NOBODY,
+) -> bytes:
+    """The header of a batch whose records are `body`; `producer` is who appends it."""
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
+    latest_ms = timestamp_ms if timestamp_max_ms is None else timestamp_max_ms
     header = bytearray(
         HEADER.pack(
-            base_offset, length, -1, MAGIC, 0, compression, count - 1,
-            base_timestamp, max(timestamps), -1, -1, -1, count,
+            base_offset, length, -1, MAGIC, 0, attributes, count - 1, timestamp_ms, latest_ms, *producer, count
         )
     )  # fmt: skip
     crc = crc32c(body, crc32c(header[_CRC_COVERS_FROM:]))
     _CRC.pack_into(header, _CRC_AT, crc)
-    return bytes(header) + body
+    return bytes(header)
 
 
 def decode_batch(data: Buffer, at: int = 0) -> list[Record]:

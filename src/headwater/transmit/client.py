@@ -6,7 +6,8 @@ better clients for everything else. Not thread-safe: one client a thread.
 """
 
 import socket
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,12 @@ from typing import Any, Self
 from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
-from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+)
 
 from headwater.errors import InvalidError, UnavailableError
 from headwater.record import TopicPartition
@@ -28,13 +34,19 @@ LATEST, EARLIEST = -1, -2
 TIMEOUT_S = 30.0
 FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
-# Above these, records and offsets name topics by id only; names are what we have.
+IN_FLIGHT_MAX = 5
+"""Unanswered requests to a node: of so many batches a partition remembers that it has them."""
+# Above these, records and offsets name topics by id only, and transactions are for brokers among themselves or of
+# the protocol's version 2; names and version 1 are what we have.
 _VERSION_CAPS = {
     FetchRequest.API_KEY: 12,
     ProduceRequest.API_KEY: 9,
     MetadataRequest.API_KEY: 12,
     OffsetCommitRequest.API_KEY: 9,
     OffsetFetchRequest.API_KEY: 9,
+    AddPartitionsToTxnRequest.API_KEY: 3,
+    InitProducerIdRequest.API_KEY: 5,
+    EndTxnRequest.API_KEY: 4,
 }
 
 
@@ -185,7 +197,7 @@ class Client:
             forgotten_topics_data=[],
             rack_id="",
         )
-        response = self._call(self._leader(partition), request)
+        response = self._call(self.leader(partition), request)
         (answer,) = response.responses[0].partitions
         _check(answer.error_code, f"read {partition} at offset {offset}")
         aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or []]
@@ -205,13 +217,32 @@ class Client:
                 )
             ],
         )
-        (answer,) = self._call(self._leader(partition), request).responses[0].partition_responses
+        (answer,) = self._call(self.leader(partition), request).responses[0].partition_responses
         _check(answer.error_code, f"append to {partition}", answer.error_message)
         return int(answer.base_offset)
 
     def call(self, request: Any, *, node: int | None = None) -> Any:
         """Send any other request, to a node or to whoever answers, and wait for the response."""
         return self._call(node, request)
+
+    def call_all(self, requests: Iterable[Any], *, node: int) -> Generator[Any, None, None]:
+        """Send requests to a node, a few of them ahead of their responses, which come in order."""
+        address = self._nodes[node]
+        ahead: deque[Any] = deque()
+        try:
+            connection = self._connect(address)
+            for request in requests:
+                ahead.append(connection.send(request))
+                if len(ahead) >= IN_FLIGHT_MAX:
+                    yield connection.receive(*ahead.popleft())
+            while ahead:
+                yield connection.receive(*ahead.popleft())
+        except OSError as error:
+            self._drop(address)
+            raise _unreachable([address], error) from error
+        finally:
+            if ahead:
+                self._drop(address)  # The next one who asks would read the responses to these.
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -228,7 +259,8 @@ class Client:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _leader(self, partition: TopicPartition) -> int:
+    def leader(self, partition: TopicPartition) -> int:
+        """The node that leads a partition."""
         info = self._topics.get(partition.topic) or self.topics([partition.topic]).get(partition.topic)
         if info is None or partition.partition not in info.leaders:
             raise InvalidError(f"there is no partition {partition} at {self._bootstrap_servers}")
@@ -237,7 +269,7 @@ class Client:
     def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         leaders: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
-            leaders.setdefault(self._leader(partition), []).append(partition)
+            leaders.setdefault(self.leader(partition), []).append(partition)
         return leaders
 
     def _call(self, node: int | None, request: Any) -> Any:
@@ -250,11 +282,7 @@ class Client:
             except OSError as error:
                 self._drop(address)
                 problem = error
-        places = ", ".join(f"{host}:{port}" for host, port in addresses)
-        raise UnavailableError(
-            f"cannot reach a broker at {places}: {problem}",
-            hint="is it running? `headwater broker` starts one; --bootstrap-servers names another",
-        ) from problem
+        raise _unreachable(addresses, problem) from problem
 
     def _connect(self, address: tuple[str, int]) -> "_Connection":
         connection = self._connections.get(address)
@@ -286,12 +314,16 @@ class _Connection:
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     def call(self, request: Any) -> Any:
+        return self.receive(*self.send(request))
+
+    def send(self, request: Any) -> tuple[Any, int, int]:
+        """Send a request; what is returned tells `receive` how to read its response."""
         version = self._version(request)
         self._correlation_id += 1
         request.API_VERSION = version
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         self._socket.sendall(request.encode(version=version, header=True, framed=True))
-        return self._receive(APIS[request.API_KEY].response, version)
+        return APIS[request.API_KEY].response, version, self._correlation_id
 
     def close(self) -> None:
         self._socket.close()
@@ -306,12 +338,12 @@ class _Connection:
             )
         return int(version)
 
-    def _receive(self, response: Any, version: int) -> Any:
+    def receive(self, response: Any, version: int, asked: int) -> Any:
         (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
         frame = memoryview(self._exactly(size))
         (correlation_id,) = LENGTH.unpack_from(frame)
-        if correlation_id != self._correlation_id:
-            raise OSError(f"response {correlation_id} to request {self._correlation_id}")
+        if correlation_id != asked:
+            raise OSError(f"response {correlation_id} to request {asked}")
         at = LENGTH.size
         if response.flexible_version_q(version) and response.API_KEY != ApiVersionsRequest.API_KEY:
             at = skip_tags(frame, at)
@@ -326,6 +358,14 @@ class _Connection:
                 raise ConnectionResetError("the broker closed the connection")
             view = view[received:]
         return data
+
+
+def _unreachable(addresses: Iterable[tuple[str, int]], problem: OSError | None) -> UnavailableError:
+    places = ", ".join(f"{host}:{port}" for host, port in addresses)
+    return UnavailableError(
+        f"cannot reach a broker at {places}: {problem}",
+        hint="is it running? `headwater broker` starts one; --bootstrap-servers names another",
+    )
 
 
 def _parse_servers(servers: str) -> list[tuple[str, int]]:

@@ -72,6 +72,35 @@ def recompress(data: Buffer, at: int, header: BatchHeader, compression: Compress
     return fresh._replace(crc=crc), bytes(head) + content
 
 
+def all_have_keys(data: Buffer, at: int, header: BatchHeader) -> bool:
+    """Whether every record of the batch at `at` has a key; False also where one does not fit.
+
+    As `raw_records` would tell, several times as fast: nothing is copied, and only what leads to the key is read.
+    """
+    body = bytes(decompress(header.compression, memoryview(data)[at + HEADER_BYTES : at + header.size]))
+    place, size = 0, len(body)
+    try:
+        for _ in range(header.count):
+            length, place = read_varint(body, place)
+            end = place + length
+            place += 1  # the attributes
+            for _ in range(2):  # the deltas of time and offset
+                while body[place] >= 0x80:
+                    place += 1
+                place += 1
+            key_length = body[place]
+            if key_length >= 0x80:
+                key_length, place = read_varint(body, place)
+            else:
+                key_length, place = (key_length >> 1) ^ -(key_length & 1), place + 1
+            if key_length < 0 or place + key_length >= end or end > size:
+                return False
+            place = end
+    except (IndexError, ValueError):
+        return False
+    return place == size
+
+
 def raw_records(data: Buffer, at: int, header: BatchHeader) -> Iterator[RawRecord]:
     """The records of the batch at `at`, whose checksum holds; a CorruptError if they do not fit."""
     body = decompress(header.compression, memoryview(data)[at + HEADER_BYTES : at + header.size])

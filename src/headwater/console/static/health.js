@@ -28,10 +28,18 @@ function failure(pipelines) {
 }
 
 function retry(pipelines) {
+  const isolating = pipelines.find((pipeline) => pipeline.state === "isolating");
+  if (isolating) return search(isolating);
   const waiting = pipelines.find((pipeline) => pipeline.state === "waiting");
   if (!waiting) return null;
   const reason = (waiting.error ?? "no reason was given").split("\n")[0];
   return { tone: "warn", text: `Pipeline ${waiting.name} will try again: ${reason}`, target: waiting.name };
+}
+
+function search({ name, error, isolating }) {
+  const reason = (error ?? "no reason was given").split("\n")[0];
+  const found = isolating?.found ? `, ${formatCount(isolating.found)} found` : "";
+  return { tone: "warn", text: `Pipeline ${name} is isolating a poison row${found}: ${reason}`, target: name };
 }
 
 function silence(topics) {
@@ -66,10 +74,10 @@ function starting(pipelines) {
 function backlog(pipelines) {
   const worst = pipelines.reduce((most, next) => (lagSeconds(next) > lagSeconds(most) ? next : most), null);
   if (lagSeconds(worst) <= LAG_FINE_S) return null;
-  const lagMs = lagSeconds(worst) * 1000;
-  const time = Number.isFinite(lagMs) ? `, about ${formatDuration(lagMs)} of work` : "";
-  const text = `Catching up: ${worst.name} is ${formatCount(worst.behindRecords)} records behind${time}`;
-  return { tone: "warn", text, target: worst.name };
+  const behind = `${worst.name} is ${formatCount(worst.behindRecords)} records behind`;
+  const seconds = worst.catchUpSeconds;
+  if (seconds === null) return { tone: "warn", text: `Falling behind: ${behind}, more come than are read`, target: worst.name };
+  return { tone: "warn", text: `Catching up: ${behind}, about ${formatDuration(seconds * 1000)}`, target: worst.name };
 }
 
 function flow(topics, pipelines) {
@@ -82,8 +90,7 @@ function flow(topics, pipelines) {
   return { tone: "ok", text: `${start}, ${who} up to date, ${formatCount(behind)} behind`, target: null };
 }
 
-/** How long a pipeline needs for what it has not read yet; where its speed is unknown, for ever. */
+/** How long a pipeline needs to be up to date; where it is not getting there, for ever. */
 function lagSeconds(pipeline) {
-  const behind = pipeline?.behindRecords ?? 0;
-  return behind === 0 ? 0 : behind / (pipeline.processedRowsPerSecond ?? 0);
+  return (pipeline?.behindRecords ?? 0) === 0 ? 0 : (pipeline.catchUpSeconds ?? Infinity);
 }

@@ -84,7 +84,7 @@ const METRICS = [
   ["Rows/s in", (p) => formatRate(p.inputRowsPerSecond)],
   ["Processed/s", (p) => formatRate(p.processedRowsPerSecond)],
   ["Batch took", (p) => formatDuration(p.batchDurationMs)],
-  ["Behind", (p) => formatCount(p.behindRecords)],
+  ["Behind", (p) => formatCount(p.behindRecords) + (p.catchUpSeconds > 0 ? `, ${formatDuration(p.catchUpSeconds * 1000)}` : "")],
 ];
 
 function createPipeline(pipeline) {
@@ -116,9 +116,10 @@ function updatePipeline(made, pipeline, zone) {
   setText(made.caption, describeHistory(pipeline.history));
 }
 
-function describeBatch({ batchId, lastProgressMs }, zone) {
+function describeBatch({ batchId, lastProgressMs, leftOutRecords }, zone) {
   if (batchId === null) return "no batch yet";
-  return `batch ${formatCount(batchId)} at ${formatTime(lastProgressMs, zone)}`;
+  const leftOut = leftOutRecords ? `, ${formatCount(leftOutRecords)} poison rows left out` : "";
+  return `batch ${formatCount(batchId)} at ${formatTime(lastProgressMs, zone)}${leftOut}`;
 }
 
 function describeHistory(history) {

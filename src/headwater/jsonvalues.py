@@ -1,0 +1,67 @@
+"""How values appear inside JSON, wherever we write it: views, sinks, feeds.
+
+Timestamps are UTC text of fixed width (`2026-11-15T20:30:00.000000Z`), so that they sort as times do; decimals are
+text, to the last digit; binary is base64 text; NaN and the infinities, which JSON does not have, are text.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+
+
+def json_part(kind: "pa.DataType") -> Callable[[Any], Any]:
+    """How values of a type, null apart, appear inside JSON."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        fields = {field.name: or_null(json_part(field.type)) for field in kind}
+        return lambda value: {name: part(value[name]) for name, part in fields.items()}
+    if pa.types.is_map(kind):
+        key, item = json_part(kind.key_type), or_null(json_part(kind.item_type))
+        return lambda pairs: {str(key(k)): item(v) for k, v in pairs}
+    if pa.types.is_nested(kind):
+        element = or_null(json_part(kind.value_type))
+        return lambda values: [element(value) for value in values]
+    if pa.types.is_timestamp(kind):
+        return time_text
+    if pa.types.is_floating(kind):
+        return finite
+    if pa.types.is_decimal(kind):
+        return lambda value: f"{value:f}"  # `str` writes a small one with an exponent
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return lambda value: base64.b64encode(value).decode()
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return lambda value: value
+    return str
+
+
+def or_null(part: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else part(value)
+
+
+def time_text(value: datetime) -> str:
+    if value.tzinfo is None:
+        return value.strftime(TIME_FORMAT + ".%f")
+    return value.astimezone(UTC).strftime(TIME_FORMAT + ".%fZ")
+
+
+def finite(value: float) -> float | str:
+    """JSON has no NaN and no infinity; as text they have the names that JavaScript and Spark read."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def json_text(value: Any) -> str:
+    """A value made of such parts, without a space too many."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

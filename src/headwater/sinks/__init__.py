@@ -1,0 +1,1 @@
+"""Places outside where results go; each keeps the contract of `headwater.sink`."""

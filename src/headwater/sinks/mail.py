@@ -1,0 +1,165 @@
+"""Mail: changes sent to people, at least once.
+
+    hw.Mail("ops@example.org", sender="shop@example.org", server="mail.example.org:587", tls="starttls",
+            user="shop", password=os.environ["MAIL_PASSWORD"], subject="{query}: {count} changes")
+
+SMTP offers no way to know whether a mail that was not answered for was taken, so after a crash one may come twice.
+It then has the same `Message-ID`, by which most mailboxes show it once. Nothing is kept on our side beyond Spark's
+own checkpoint.
+"""
+
+import smtplib
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Any
+
+from headwater.change import Op
+from headwater.clock import Clock, SystemClock
+from headwater.errors import InvalidError, UnavailableError
+from headwater.jsonvalues import json_text
+from headwater.sink import Batch, Guarantee, Stream, Writer
+from headwater.sinks.notices import Described, Notice, check_each, notices
+
+PLAIN, STARTTLS, TLS = "plain", "starttls", "tls"
+_PERMANENT_FROM = 500
+_SIGNS = {Op.INSERT: "+", Op.UPDATE: "~", Op.DELETE: "-"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """Mail through a server: one for each batch (of up to 500 changes), or for each row.
+
+    `subject` may name `{query}`, `{count}`, and with `each="row"` the row's columns: `"{product} is low"`.
+    """
+
+    to: str | Sequence[str]
+    sender: str
+    server: str = "localhost:25"
+    subject: str = "{query}: {count} changes"
+    each: str = "batch"
+    tls: str = PLAIN
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_each(self.each)
+        if self.tls not in (PLAIN, STARTTLS, TLS):
+            raise InvalidError(f"cannot send mail with tls {self.tls!r}: 'plain', 'starttls' or 'tls'")
+        host, _, port = self.server.rpartition(":")
+        if not host or not port.isdigit():
+            raise InvalidError(f"cannot send mail through {self.server!r}: expected host:port")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.AT_LEAST_ONCE
+
+    def open(self, stream: Stream) -> Writer:
+        """A writer for the stream; nothing is sent yet, and nobody is fenced."""
+        names = dict.fromkeys(stream.schema.names, "") if self.each == "row" else {}
+        try:
+            self.subject.format(**{**names, "query": "", "count": 0})
+        except (KeyError, IndexError, ValueError) as error:
+            known = ", ".join(["query", "count", *names])
+            raise InvalidError(f"cannot make a subject of {self.subject!r}: it may name {known}") from error
+        return _MailWriter(self, stream, SystemClock())
+
+
+class _MailWriter:
+    def __init__(self, sink: Mail, stream: Stream, clock: Clock) -> None:
+        self._sink = sink
+        self._stream = stream
+        self._clock = clock
+        self._done: tuple[str, int] | None = None
+
+    def write(self, batch: Batch) -> bool:
+        if self._done is not None and self._done[0] == batch.run and batch.number <= self._done[1]:
+            return False
+        messages = [self._message(notice) for notice in notices(self._stream, batch, each=self._sink.each)]
+        if messages:
+            self._send(messages)
+        self._done = (batch.run, batch.number)
+        return True
+
+    def close(self) -> None:
+        pass  # A connection is made for each batch: servers end those that are silent for long.
+
+    def _message(self, notice: Notice) -> EmailMessage:
+        message = EmailMessage()
+        recipients = [self._sink.to] if isinstance(self._sink.to, str) else list(self._sink.to)
+        message["From"], message["To"] = self._sink.sender, ", ".join(recipients)
+        message["Subject"] = " ".join(self._subject(notice).split())  # a line break would end the header
+        message["Message-ID"] = f"<{notice.id}@{self._sink.sender.rpartition('@')[2].rstrip('>') or 'headwater'}>"
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        message["Date"] = format_datetime(now)
+        message["Auto-Submitted"] = "auto-generated"  # so that no absence note answers it (RFC 3834)
+        lines = [_line(change) for change in notice.changes]
+        told = f"{notice.query}, batch {notice.batch}, part {notice.part + 1} of {notice.parts}"
+        message.set_content("\n".join([*lines, "", told, ""]))
+        return message
+
+    def _subject(self, notice: Notice) -> str:
+        row: dict[str, Any] = {}
+        if self._sink.each == "row":
+            (change,) = notice.changes
+            row = change.after or change.before or {}
+        return self._sink.subject.format(**{**row, "query": notice.query, "count": len(notice.changes)})
+
+    def _send(self, messages: Sequence[EmailMessage]) -> None:
+        attempt = f"cannot send mail of {self._stream.query!r} through {self._sink.server!r}"
+        try:
+            with self._connect() as server:
+                for message in messages:
+                    refused_by_some = server.send_message(message)
+                    if refused_by_some:
+                        raise smtplib.SMTPRecipientsRefused(refused_by_some)
+        except smtplib.SMTPRecipientsRefused as error:
+            refused = "; ".join(f"{who}: {code} {_text(text)}" for who, (code, text) in error.recipients.items())
+            lasting = all(code >= _PERMANENT_FROM for code, _ in error.recipients.values())
+            raise (InvalidError if lasting else UnavailableError)(f"{attempt}: {refused}") from error
+        except smtplib.SMTPResponseException as error:
+            kind = InvalidError if error.smtp_code >= _PERMANENT_FROM else UnavailableError
+            raise kind(f"{attempt}: {error.smtp_code} {_text(error.smtp_error)}") from error
+        except (smtplib.SMTPNotSupportedError, ssl.SSLCertVerificationError) as error:
+            raise InvalidError(f"{attempt}: {error}") from error
+        except (OSError, smtplib.SMTPException) as error:
+            raise UnavailableError(f"{attempt}: {str(error) or type(error).__name__}") from error
+
+    def _connect(self) -> smtplib.SMTP:
+        host, _, port = self._sink.server.rpartition(":")
+        if self._sink.tls == TLS:
+            context = ssl.create_default_context()
+            server: smtplib.SMTP = smtplib.SMTP_SSL(host, int(port), timeout=self._sink.timeout_s, context=context)
+        else:
+            server = smtplib.SMTP(host, int(port), timeout=self._sink.timeout_s)
+        try:
+            if self._sink.tls == STARTTLS:
+                server.starttls(context=ssl.create_default_context())
+            if self._sink.user is not None:
+                server.login(self._sink.user, self._sink.password or "")
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+
+def _line(change: Described) -> str:
+    """A change as a line: what is there now, or what is gone, and what it was."""
+    row = change.after if change.after is not None else change.before or {}
+    text = ", ".join(f"{name} {_value(value)}" for name, value in row.items())
+    if change.op is Op.UPDATE and change.before is not None:
+        old = {name: value for name, value in change.before.items() if row.get(name) != value}
+        text += " (was " + ", ".join(f"{name} {_value(value)}" for name, value in old.items()) + ")"
+    return f"{_SIGNS[change.op]} {text}"
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _text(error: bytes | str) -> str:
+    return error.decode(errors="replace") if isinstance(error, bytes) else error

@@ -1,0 +1,112 @@
+"""Batches as notices to people and programs outside: what changed, and an id by which a repetition is known. Pure.
+
+A notice is sent at least once. After a crash the batch comes again, its rows perhaps in another order; so changes
+are put in an order of their own first, and the same notice gets the same id.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.change import Op
+from headwater.errors import InvalidError
+from headwater.sink import Batch, Stream
+from headwater.sinks.jsontext import json_objects
+
+CHANGES_MAX = 500
+"""Of a notice: a larger batch becomes several."""
+
+EACH = ("batch", "row")
+_NAMESPACE = uuid.UUID("6f1c6a0e-3f0f-5d6e-9a44-3d9d5c1f6d2b")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What happened to a row; `before` is known where the query takes rows back."""
+
+    op: Op
+    before: Row | None
+    after: Row | None
+
+    def as_json(self) -> Row:
+        return {"op": self.op.value, "before": self.before, "after": self.after}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Some changes of one batch, and where they come from; `id` is the same when the notice is sent again."""
+
+    query: str
+    run: str
+    batch: int
+    part: int
+    parts: int
+    changes: tuple[Described, ...]
+
+    @property
+    def id(self) -> str:
+        return str(uuid.uuid5(_NAMESPACE, f"{self.query}/{self.run}/{self.batch}/{self.part}"))
+
+    def as_json(self) -> Row:
+        return {
+            "id": self.id,
+            "query": self.query,
+            "run": self.run,
+            "batch": self.batch,
+            "part": self.part,
+            "parts": self.parts,
+            "changes": [change.as_json() for change in self.changes],
+        }
+
+
+def notices(stream: Stream, batch: Batch, *, each: str) -> list[Notice]:
+    """The notices of a batch: one for each row, or as few as there can be."""
+    changes = sorted(_described(stream, batch), key=lambda change: change[0])
+    size = 1 if each == "row" else CHANGES_MAX
+    parts = [changes[at : at + size] for at in range(0, len(changes), size)]
+    return [
+        Notice(
+            query=stream.query,
+            run=batch.run,
+            batch=batch.number,
+            part=n,
+            parts=len(parts),
+            changes=tuple(change for _, change in part),
+        )
+        for n, part in enumerate(parts)
+    ]
+
+
+def check_each(each: str) -> None:
+    if each not in EACH:
+        raise InvalidError(f"cannot send notices for each {each!r}: 'batch' or 'row'")
+
+
+def _described(stream: Stream, batch: Batch) -> Iterator[tuple[bytes, Described]]:
+    """What happened, with what it is sorted by: the key, or without one the row."""
+    texts = json_objects(batch.rows).to_pylist()
+    signs = [1] * len(texts) if batch.signs is None else batch.signs.to_pylist()
+    if not stream.key:
+        for text, sign in zip(texts, signs, strict=True):
+            row = json.loads(text)
+            before, after = (None, row) if sign > 0 else (row, None)
+            yield text, Described(op=Op.INSERT if sign > 0 else Op.DELETE, before=before, after=after)
+        return
+    keys = json_objects(batch.rows.select(list(stream.key))).to_pylist()
+    first: dict[bytes, int] = {}
+    last: dict[bytes, int] = {}
+    for at, key in enumerate(keys):
+        first.setdefault(key, at)
+        last[key] = at
+    for key, end in last.items():
+        start = first[key]
+        before = json.loads(texts[start]) if signs[start] < 0 else None
+        after = json.loads(texts[end]) if signs[end] > 0 else None
+        if before is None and after is None:
+            continue  # It came and went within the batch.
+        op = Op.DELETE if after is None else Op.INSERT if before is None else Op.UPDATE
+        yield key, Described(op=op, before=before, after=after)

@@ -1,0 +1,215 @@
+"""Postgres: a table in PostgreSQL as a sink, exactly once.
+
+    hw.Postgres("postgresql://shop@db/shop", table="revenue")
+
+A batch is one transaction: the row of `headwater_progress` that belongs to the table is locked, the rows are
+copied in (COPY), upserted or deleted by key, and the batch's number is noted in that row. Whoever opens the table
+raises its epoch in that row, which waits for a commit that is under way; so a writer from before finds another
+epoch than its own, and who comes after a commit with an unknown end finds there whether it happened. Nothing else
+guards the rows; see docs/decisions/0050.
+
+    headwater_progress   target -> query, run, batch, epoch, past     in the schema of the table
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
+from headwater.sink import Batch, Guarantee, Stream
+from headwater.sinks import postgres_table as tables
+from headwater.sinks.folding import fold
+from headwater.sinks.postgres_copy import csv_blocks
+from headwater.sinks.postgres_errors import explain
+from headwater.sinks.progress import Progress, Step, advance, fenced, judge
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg.sql import Composed
+
+_CONNECT_S = 10
+_LOCK_WAIT = "10s"
+"""How long to wait for another writer's commit; longer, and the query tries again later."""
+_SILENT_CLIENT = "60s"
+"""After this the server ends a transaction whose writer says nothing: its machine has gone."""
+_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""The same in the middle of a COPY, and for us when the server's machine has gone; the default is hours."""
+
+_PUTS, _DELETES = "headwater_puts", "headwater_deletes"
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A table in PostgreSQL; made if it is not there. `dsn` is an address as libpq takes it.
+
+    `table` may name a schema (`"sales.revenue"`). The table belongs to the query: a new run of it, after its
+    checkpoint was thrown away, replaces all rows. Needs `pip install 'headwater[postgres]'`.
+    """
+
+    dsn: str = field(repr=False)
+    """May hold a password, so it is in no message."""
+    table: str = field(kw_only=True)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE
+
+    def open(self, stream: Stream) -> "PostgresWriter":
+        """Connect, make or check the table, and fence every writer opened before."""
+        target = tables.parse_name(self.table)
+        tables.check_stream(stream, self.table)
+        connection = self._connect(stream)
+        try:
+            with _explained(f"open table {self.table!r} for {stream.query!r}"), connection.transaction():
+                return PostgresWriter(connection, stream, self.table, _take_over(connection, stream, target))
+        except BaseException:
+            connection.close()
+            raise
+
+    def _connect(self, stream: Stream) -> "psycopg.Connection[tuple[Any, ...]]":
+        try:
+            import psycopg
+        except ImportError as error:
+            raise InvalidError(
+                f"cannot write {stream.query!r} to PostgreSQL: the driver psycopg is not installed",
+                hint="pip install 'headwater[postgres]'",
+            ) from error
+        name = f"headwater {stream.query}"[:63]
+        options = {"application_name": name, "connect_timeout": _CONNECT_S, **_KEEPALIVES}
+        with _explained(f"connect to PostgreSQL for {stream.query!r}"):
+            connection = psycopg.connect(self.dsn, autocommit=True, **options)  # type: ignore[arg-type]
+        return connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """What a writer has found: the table, the statements for it, and its own epoch."""
+
+    shape: tables.TableShape
+    epoch: int
+
+
+def _take_over(connection: Any, stream: Stream, target: tables.TableName) -> _Opened:
+    """Make or check the tables, and raise the epoch."""
+    for setting, value in (
+        ("lock_timeout", _LOCK_WAIT),
+        ("idle_in_transaction_session_timeout", _SILENT_CLIENT),
+        *((f"tcp_{name}", str(value)) for name, value in _KEEPALIVES.items()),
+        ("client_encoding", "UTF8"),
+        ("timezone", "UTC"),
+    ):
+        connection.execute("select set_config(%s, %s, false)", (setting, value))
+    # Spark forgets a batch when we say that it is there: it must be on the disk by then.
+    connection.execute("select set_config('synchronous_commit', 'local', false) "
+                       "where current_setting('synchronous_commit') = 'off'")  # fmt: skip
+    # Two that create the same table at the same time would fail on names in the catalog.
+    connection.execute("select pg_advisory_xact_lock(hashtext('headwater_progress'))")
+    target = tables.resolve(connection, target)
+    tables.ensure_progress(connection, target)
+    shape, is_new = tables.ensure_table(connection, stream, target)
+    row = connection.execute(tables.raise_epoch(target), {"target": target.name, "query": stream.query}).fetchone()
+    query, epoch, run = row
+    if query != stream.query:
+        raise ConflictError(
+            f"cannot write {stream.query!r} to table {target}: it belongs to {query!r}, whose rows these are",
+            hint=f"name another table; or, if {query!r} is no more, empty the table and delete its row from "
+            f"{target.progress}",
+        )
+    if run is None and not is_new:
+        tables.check_empty(connection, stream, target)
+    if stream.key:
+        connection.execute(tables.make_stage(_PUTS, target, shape.columns))
+        connection.execute(tables.make_stage(_DELETES, target, stream.key))
+    return _Opened(shape=shape, epoch=epoch)
+
+
+class PostgresWriter:
+    """Writes to one table, over one connection; not thread-safe."""
+
+    def __init__(
+        self,
+        connection: "psycopg.Connection[tuple[Any, ...]]",
+        stream: Stream,
+        table: str,
+        opened: _Opened,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._place = f"table {table!r}"
+        self._shape = opened.shape
+        self._epoch = opened.epoch
+
+    def write(self, batch: Batch) -> bool:
+        """Write the batch in one transaction; False if it is there already."""
+        rows = batch.rows.cast(self._stream.schema)
+        attempt = f"write batch {batch.number} of {self._stream.query!r} to {self._place}"
+        with _explained(attempt, rows), self._connection.transaction():
+            progress = self._lock()
+            step = judge(progress, batch, self._stream, self._place)
+            if step is Step.SKIP:
+                return False
+            if step is Step.START_AFRESH:
+                # Not truncate: that would lock out everybody who reads.
+                self._connection.execute(self._shape.delete_all)
+            self._put(Batch(run=batch.run, number=batch.number, rows=rows, signs=batch.signs))
+            self._note(advance(progress, batch))
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _lock(self) -> Progress | None:
+        """Hold the table's row of progress until the end of the transaction; ConflictError if it is not ours."""
+        row = self._connection.execute(self._shape.lock_progress, (self._shape.target.name,)).fetchone()
+        if row is None or row[0] != self._epoch:
+            raise fenced(self._stream, self._place)
+        _, run, number, past = row
+        return None if run is None else Progress(run=run, number=number, past=tuple(past))
+
+    def _note(self, progress: Progress) -> None:
+        values = (progress.run, progress.number, list(progress.past), self._shape.target.name)
+        self._connection.execute(self._shape.note_progress, values)
+
+    def _put(self, batch: Batch) -> None:
+        if not self._stream.key:
+            self._copy(self._shape.copy_into, batch.rows)
+            return
+        folded = fold(batch, self._stream.key)
+        nulls = tables.null_keys(folded.puts, self._stream.key)
+        if nulls is not None and not self._shape.nulls_are_equal:
+            raise InvalidError(
+                f"cannot write row {nulls} to {self._place}: its key is null, and the table's unique key takes "
+                "nulls for different",
+                hint=f"make the index with `nulls not distinct`, or leave such rows out of {self._stream.query!r}",
+            )
+        if folded.deletes.num_rows:
+            self._copy(tables.copy_stage(_DELETES, self._stream.key), folded.deletes)
+            has_null = tables.null_keys(folded.deletes, self._stream.key) is not None
+            self._connection.execute(self._shape.delete_staged(_DELETES, nulls=has_null))
+        if folded.puts.num_rows:
+            self._copy(tables.copy_stage(_PUTS, self._shape.columns), folded.puts)
+            self._connection.execute(self._shape.upsert_staged(_PUTS))
+
+    def _copy(self, statement: "Composed", rows: pa.Table) -> None:
+        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for block in csv_blocks(rows):
+                copy.write(block)
+
+
+@contextmanager
+def _explained(attempt: str, rows: pa.Table | None = None) -> Iterator[None]:
+    """Raise what the driver raises as an error of ours."""
+    import psycopg
+
+    try:
+        yield
+    except HeadwaterError:
+        raise
+    except psycopg.Error as error:
+        raise explain(error, attempt, rows) from error
+    except (OSError, EOFError) as error:
+        raise UnavailableError(f"cannot {attempt}: {error}") from error

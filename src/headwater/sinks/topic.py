@@ -1,0 +1,246 @@
+"""KafkaTopic: the log itself as a sink, exactly once by Kafka's transactions.
+
+    hw.KafkaTopic("totals")                                  # in the app's own log
+    hw.KafkaTopic("totals", servers="kafka:9092", partitions=8)
+
+Each batch is one transaction: its records, and in the topic `<query>.progress` one record that says which batch it
+was. Opening takes the transactional id over, which fences whoever had it and decides what it has left; so what
+stands in the progress topic then is the truth. Readers see each batch once if they read committed records only
+(`isolation.level=read_committed`; apps of ours do).
+
+| rows | key | value |
+|---|---|---|
+| with a key | `{"product":"tea"}` | the row, or null (a tombstone) where it was taken back |
+| without | null | the row |
+| changes without a key | null | `{"op":"c","before":null,"after":{...}}`, or `"d"` with `before` |
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.change import Op
+from headwater.clock import SystemClock
+from headwater.errors import ConflictError, InvalidError, UnavailableError
+from headwater.record import TopicPartition
+from headwater.sink import Batch, Guarantee, Stream, Writer
+from headwater.sinks.folding import fold
+from headwater.sinks.jsontext import json_objects
+from headwater.sinks.progress import Progress, Step, advance, judge
+from headwater.transmit.batch import decode_batch, walk
+from headwater.transmit.client import EARLIEST, LATEST, Client
+from headwater.transmit.encoding import Body, Ints, encode_columns, encode_headers, partitions_by_key
+from headwater.transmit.transaction_client import TransactionalProducer
+
+REFUSE, APPEND = "refuse", "append"
+OP_HEADER = "op"
+_PROGRESS_SUFFIX = ".progress"
+_PROGRESS_CONFIGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),  # Kafka compacts closed segments only, and this is its least size
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_COMPACTED = {"cleanup.policy": "compact"}
+_TOPIC_WAIT_S, _TOPIC_PAUSE_S = 10.0, 0.05
+_ROWS_PER_PARTITION = 10_000
+"""A batch without keys goes to as few partitions as this allows: each costs two writes more."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """A topic, by default in the app's own log, made if it is not there: compacted if the rows have a key.
+
+    `restart` says what becomes of a new run's rows, when the topic has those of an earlier run: "refuse", or
+    "append" them (right where readers take the last record of a key, or can tell repetitions themselves).
+    """
+
+    name: str
+    servers: str | None = None
+    partitions: int = 1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    restart: str = REFUSE
+
+    def __post_init__(self) -> None:
+        if self.restart not in (REFUSE, APPEND):
+            raise InvalidError(f"cannot restart topic {self.name!r} by {self.restart!r}: 'refuse' or 'append'")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE
+
+    def open(self, stream: Stream) -> Writer:
+        """Make the topic ready, and end what writers of the query opened before have begun; they are fenced."""
+        servers = self.servers or stream.servers
+        if not servers:
+            raise InvalidError(f"cannot write to topic {self.name!r}: no servers are named")
+        client = Client(servers, client_id=stream.query, read_committed=True)
+        try:
+            return _TopicWriter(self, stream, client)
+        except BaseException:
+            client.close()
+            raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Noted:
+    """What the progress topic says of the last batch."""
+
+    progress: Progress
+    topic: str
+
+    def encode(self) -> bytes:
+        return json.dumps({"topic": self.topic, **asdict(self.progress)}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "_Noted":
+        told = json.loads(data)
+        progress = Progress(run=told["run"], number=told["number"], past=tuple(told["past"]))
+        return cls(progress=progress, topic=told["topic"])
+
+
+class _TopicWriter:
+    def __init__(self, sink: KafkaTopic, stream: Stream, client: Client) -> None:
+        self._sink = sink
+        self._stream = stream
+        self._client = client
+        self._clock = SystemClock()
+        configs = {**(_COMPACTED if stream.key else {}), **sink.configs}
+        self._partitions = _ensure_topic(client, sink.name, sink.partitions, configs)
+        self._progress_at = TopicPartition(stream.query + _PROGRESS_SUFFIX, 0)
+        _ensure_topic(client, self._progress_at.topic, 1, _PROGRESS_CONFIGS)
+        self._producer = TransactionalProducer(client, stream.query)
+        self._last = _read_progress(client, self._progress_at)
+
+    def write(self, batch: Batch) -> bool:
+        known = None if self._last is None else self._last.progress
+        step = judge(known, batch, self._stream, f"topic {self._sink.name!r}")
+        if step is Step.SKIP:
+            return False
+        if step is Step.START_AFRESH:
+            self._check_new_run()
+        noted = _Noted(progress=advance(known, batch), topic=self._sink.name)
+        record = (pa.array([text], pa.binary()) for text in (self._stream.query.encode(), noted.encode()))
+        bodies = self._bodies(batch)
+        bodies[self._progress_at] = list(encode_columns(*record))
+        self._producer.commit(bodies, timestamp_ms=self._clock.now_ms())
+        self._last = noted
+        return True
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _check_new_run(self) -> None:
+        """Let a new run write from its first batch on, where it would not repeat what readers have seen."""
+        if self._sink.restart == APPEND or self._last is None or self._last.topic != self._sink.name:
+            return
+        everywhere = [TopicPartition(self._sink.name, n) for n in range(self._partitions)]
+        if not any(self._client.offsets(everywhere, LATEST).values()):
+            return  # Deleted meanwhile, and made anew.
+        raise ConflictError(
+            f"cannot write to topic {self._sink.name!r}: it has the rows of an earlier run of "
+            f"{self._stream.query!r}, this run would give them once more, and a log forgets nothing",
+            hint="name another topic; or delete this one (headwater topic delete); or, where readers can bear "
+            f"repetitions, KafkaTopic({self._sink.name!r}, restart='append')",
+        )
+
+    # -- records ----------------------------------------------------------------------------------------------
+
+    def _bodies(self, batch: Batch) -> dict[TopicPartition, list[Body]]:
+        """The batch's records, encoded, by partition."""
+        if self._stream.key:
+            keys, values = _keyed(batch, self._stream.key)
+            return self._placed(partitions_by_key(keys, self._partitions), keys, values, None)
+        values = json_objects(batch.rows)
+        if batch.signs is None:
+            return self._placed(self._spread(batch), None, values, None)
+        # By the row itself, so that what takes a row back comes behind what gave it.
+        places = partitions_by_key(values, self._partitions)
+        values, headers = _enveloped(values, batch.signs)
+        return self._placed(places, None, values, headers)
+
+    def _spread(self, batch: Batch) -> Ints:
+        count = batch.rows.num_rows
+        wide = min(self._partitions, -(-count // _ROWS_PER_PARTITION))
+        return cast(Ints, (np.arange(count) * wide // max(count, 1) + batch.number) % self._partitions)
+
+    def _placed(
+        self, places: Ints, keys: pa.Array | None, values: pa.Array, headers: pa.Array | None
+    ) -> dict[TopicPartition, list[Body]]:
+        if self._partitions > 1:
+            order = np.argsort(places, kind="stable")
+            places = places[order]
+            keys, values, headers = (
+                None if c is None else c.take(pa.array(order)) for c in (keys, values, headers)
+            )
+        found: dict[TopicPartition, list[Body]] = {}
+        numbers, starts = np.unique(places, return_index=True)
+        for number, start, end in zip(numbers, starts, [*starts[1:], len(places)], strict=True):
+            part = (None if c is None else c.slice(start, end - start) for c in (keys, values, headers))
+            found[TopicPartition(self._sink.name, int(number))] = list(encode_columns(*part))
+        return found
+
+
+def _keyed(batch: Batch, key: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:
+    """Keys and values of what is left of each key; a tombstone where that is nothing."""
+    folded = fold(batch, key)
+    names = list(key)
+    keys = pa.concat_arrays([json_objects(folded.puts.select(names)), json_objects(folded.deletes.select(names))])
+    tombstones = pa.nulls(folded.deletes.num_rows, pa.large_binary())
+    return keys, pa.concat_arrays([json_objects(folded.puts), tombstones])
+
+
+def _enveloped(values: pa.Array, signs: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Each row in an envelope like Debezium's, with what happened to it, which a header says too."""
+    text = pa.large_binary()
+    put = pc.greater(signs, 0)
+    head = pc.if_else(put, _scalar(b'{"op":"c","before":null,"after":'), _scalar(b'{"op":"d","before":'))
+    tail = pc.if_else(put, _scalar(b"}"), _scalar(b',"after":null}'))
+    given, taken = (encode_headers([(OP_HEADER, op.value.encode())]) for op in (Op.INSERT, Op.DELETE))
+    headers = pc.if_else(put, _scalar(given), _scalar(taken))
+    return pc.binary_join_element_wise(head, values, tail, _scalar(b"")).cast(text), headers
+
+
+def _scalar(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.large_binary())
+
+
+# -- topics ---------------------------------------------------------------------------------------------------
+
+
+def _ensure_topic(client: Client, name: str, partitions: int, configs: Mapping[str, str]) -> int:
+    """Make a topic that is not there; return how many partitions it has."""
+    found = client.topics([name])
+    if name not in found:
+        client.create_topic(name, partitions=partitions, configs=configs)
+    deadline = time.monotonic() + _TOPIC_WAIT_S
+    while name not in found or -1 in found[name].leaders.values():
+        if time.monotonic() > deadline:
+            raise UnavailableError(f"cannot write to topic {name!r}: it was made, and has no leader yet")
+        time.sleep(_TOPIC_PAUSE_S)
+        found = client.topics([name])
+    return len(found[name].leaders)
+
+
+def _read_progress(client: Client, at: TopicPartition) -> _Noted | None:
+    """The last record of the progress topic, looked for from its end backwards; None if there is none."""
+    start, end = client.offsets([at], EARLIEST)[at], client.offsets([at], LATEST)[at]
+    span = 16
+    while True:
+        offset = begin = max(start, end - span)
+        last: bytes | None = None
+        while offset < end:
+            data, offset = client.read(at, offset)
+            for place, header in walk(data):
+                if not header.is_control:
+                    last = decode_batch(data, place)[-1].value
+        if last is not None:
+            return _Noted.decode(last)
+        if begin == start:
+            return None
+        span *= 16

@@ -1,0 +1,262 @@
+"""The tables behind the views, inside a transaction that somebody else holds: shapes, rows, changes, progress."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.change import Change, Op
+from headwater.errors import InvalidError
+from headwater.store import late
+from headwater.store.columns import Column, Value, decode_value, encode_column
+
+CHANGES_KEPT = 10_000
+"""Enough for a browser tab to come back after minutes and miss nothing; older followers start from the rows."""
+
+_KEYS_PER_SELECT = 500  # stays below SQLite's oldest limit of 999 variables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewShape:
+    """What a view looks like: its name, its key columns in order, and all its columns."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    def column(self, name: str) -> Column:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        names = ", ".join(c.name for c in self.columns)
+        raise InvalidError(f"view {self.name!r} has no column {name!r}; it has: {names}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The last batch of a query that is in the store, of which run, and a note the query left with it."""
+
+    run: str
+    batch: int
+    note: dict[str, Any]
+
+
+def shape_of(db: sqlite3.Connection, view: str) -> ViewShape:
+    shape = shape_or_none(db, view)
+    if shape is None:
+        names = [name for (name,) in db.execute("select name from headwater_views order by name")]
+        file = db.execute("pragma database_list").fetchone()[2]
+        raise InvalidError(f"there is no view {view!r} in {file!r}; it has: {', '.join(names) or 'none yet'}")
+    return shape
+
+
+def shape_or_none(db: sqlite3.Connection, view: str) -> ViewShape | None:
+    found = db.execute("select key, columns from headwater_views where name = ?", (view,)).fetchone()
+    if found is None:
+        return None
+    key, columns = json.loads(found[0]), json.loads(found[1])
+    return ViewShape(name=view, key=tuple(key), columns=tuple(Column(*c) for c in columns))
+
+
+def progress_of(db: sqlite3.Connection, query: str) -> Progress | None:
+    found = db.execute("select run, batch, note from headwater_progress where query = ?", (query,)).fetchone()
+    return found and Progress(run=found[0], batch=found[1], note=json.loads(found[2] or "{}"))
+
+
+def set_progress(db: sqlite3.Connection, query: str, progress: Progress) -> None:
+    db.execute(
+        "insert or replace into headwater_progress values (?, ?, ?, ?)",
+        (query, progress.run, progress.batch, json.dumps(progress.note)),
+    )
+
+
+def position_of(db: sqlite3.Connection, view: str) -> int:
+    found = db.execute("select max(position) from headwater_changes where view = ?", (view,)).fetchone()[0]
+    return int(found or 0)
+
+
+def clear(db: sqlite3.Connection, shape: ViewShape, position: int) -> int:
+    """Delete every row, as changes, so that whoever follows the view sees it happen."""
+    found = db.execute(f"select _key, {columns_of(shape)} from {table_of(shape.name)} order by _key").fetchall()
+    db.execute(f"delete from {table_of(shape.name)}")
+    return _note_changes(db, shape.name, [(Op.DELETE, row[0], row[1:], None) for row in found], position)
+
+
+def upsert(
+    db: sqlite3.Connection,
+    shape: ViewShape,
+    rows: "dict[str, tuple[Value, ...] | TakenBack]",
+    position: int,
+) -> None:
+    before = _known_rows(db, shape, list(rows))
+    changes: list[_RowChange] = []
+    for key, row in rows.items():
+        known = before.get(key)
+        if isinstance(row, TakenBack):
+            if known is not None and _is_same(shape, known, row.row):
+                changes.append((Op.DELETE, key, known, None))
+        elif known != row:
+            changes.append((Op.INSERT if known is None else Op.UPDATE, key, known, row))
+    marks = ", ".join("?" * (len(shape.columns) + 1))
+    db.executemany(
+        f"insert or replace into {table_of(shape.name)} values ({marks})",
+        ((key, *after) for _, key, _, after in changes if after is not None),
+    )
+    db.executemany(
+        f"delete from {table_of(shape.name)} where _key = ?",
+        ((key,) for _, key, _, after in changes if after is None),
+    )
+    _note_changes(db, shape.name, changes, position)
+
+
+def _known_rows(db: sqlite3.Connection, shape: ViewShape, keys: list[str]) -> dict[str, tuple[Value, ...]]:
+    known: dict[str, tuple[Value, ...]] = {}
+    for start in range(0, len(keys), _KEYS_PER_SELECT):
+        some = keys[start : start + _KEYS_PER_SELECT]
+        marks = ", ".join("?" * len(some))
+        found = db.execute(
+            f"select _key, {columns_of(shape)} from {table_of(shape.name)} where _key in ({marks})", some
+        )
+        known.update((row[0], row[1:]) for row in found)
+    return known
+
+
+def _note_changes(
+    db: sqlite3.Connection,
+    view: str,
+    changes: "Sequence[_RowChange]",
+    position: int,
+) -> int:
+    db.executemany(
+        "insert into headwater_changes values (?, ?, ?, ?, ?, ?)",
+        (
+            (view, position + n, op, key, before and json.dumps(before), after and json.dumps(after))
+            for n, (op, key, before, after) in enumerate(changes, 1)
+        ),
+    )
+    last = position + len(changes)
+    db.execute("delete from headwater_changes where view = ? and position <= ?", (view, last - CHANGES_KEPT))
+    return last
+
+
+def create(db: sqlite3.Connection, shape: ViewShape) -> None:
+    """Make an empty view."""
+    db.execute(f"create table {table_of(shape.name)} (_key text primary key, {columns_of(shape)}) without rowid")
+    _create_index(db, shape)
+    db.execute(
+        "insert into headwater_views values (?, ?, ?)",
+        (shape.name, json.dumps(shape.key), json.dumps([[c.name, c.type] for c in shape.columns])),
+    )
+
+
+def forget(db: sqlite3.Connection, view: str) -> None:
+    """Let go of a view as if it had never been there, but for the position it had come to."""
+    if shape_or_none(db, view) is None:
+        return
+    db.execute(f"drop table {table_of(view)}")
+    db.execute("delete from headwater_views where name = ?", (view,))
+    last = position_of(db, view)
+    db.execute("delete from headwater_changes where view = ?", (view,))
+    # A change of nothing, which is never shown: whoever follows misses one, and so reads the rows anew.
+    db.execute("insert into headwater_changes values (?, ?, ?, '[]', null, null)", (view, last + 1, Op.DELETE))
+    db.execute("delete from headwater_progress where query = ?", (view,))
+    late.clear_late(db, view)
+
+
+def rename(db: sqlite3.Connection, view: str, name: str) -> None:
+    """Give a view's rows another name, under which there must be none."""
+    shape = replace(shape_of(db, view), name=name)
+    db.execute(f"alter table {table_of(view)} rename to {table_of(name)}")
+    db.execute(f"drop index {quote('by_key_' + view)}")
+    _create_index(db, shape)
+    db.execute("update headwater_views set name = ? where name = ?", (name, view))
+
+
+_RowChange = tuple[Op, str, tuple[Value, ...] | None, tuple[Value, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """In the place of a row: this one is to go, if it is the one that is there."""
+
+    row: tuple[Value, ...]
+
+
+def encode_rows(
+    shape: ViewShape, rows: pa.Table, signs: Sequence[int] | None = None
+) -> dict[str, tuple[Value, ...] | TakenBack]:
+    """Rows by key; where a batch has a key twice, the last one stands."""
+    columns = {c.name: encode_column(rows.column(c.name)) for c in shape.columns}
+    keys = zip(*(columns[name] for name in shape.key), strict=True)
+    values = zip(*columns.values(), strict=True)
+    found: dict[str, tuple[Value, ...] | TakenBack] = {}
+    for number, (key, row) in enumerate(zip(keys, values, strict=True)):
+        name = json.dumps(key, ensure_ascii=False)
+        if signs is None or signs[number] > 0:
+            found[name] = row
+            continue
+        present = found.get(name, row)
+        if not isinstance(present, TakenBack) and _is_same(
+            shape, present, row
+        ):  # Else another has its key by now.
+            found[name] = TakenBack(row)
+    return found
+
+
+def _is_same(shape: ViewShape, one: Sequence[Value], other: Sequence[Value]) -> bool:
+    """Whether two rows agree in all but fractions."""
+    columns = zip(shape.columns, one, other, strict=True)
+    return all(a == b for column, a, b in columns if column.type not in ("double", "float"))
+
+
+def decode_row(shape: ViewShape, row: Sequence[Value]) -> dict[str, Any]:
+    return {c.name: decode_value(c, value) for c, value in zip(shape.columns, row, strict=True)}
+
+
+def decode_change(shape: ViewShape, position: int, op: str, before: str | None, after: str | None) -> Change:
+    rows = [text and decode_row(shape, json.loads(text)) for text in (before, after)]
+    present = rows[1] or rows[0]
+    assert isinstance(present, dict)  # a change has at least one side
+    return Change(
+        op=Op(op),
+        key=tuple(present[name] for name in shape.key),
+        before=rows[0] or None,
+        after=rows[1] or None,
+        position=position,
+    )
+
+
+def _create_index(db: sqlite3.Connection, shape: ViewShape) -> None:
+    key = ", ".join(quote(name) for name in shape.key)
+    db.execute(f"create index {quote('by_key_' + shape.name)} on {table_of(shape.name)} ({key})")
+
+
+def check_names(shape: ViewShape) -> None:
+    """SQLite does not tell upper from lower case, and one column's name is ours."""
+    seen = {"_key": "_key"}
+    for column in shape.columns:
+        other = seen.setdefault(column.name.lower(), column.name)
+        if other != column.name or column.name.lower() == "_key":
+            raise InvalidError(
+                f"cannot keep view {shape.name!r}: its column {column.name!r} has the same name as {other!r}"
+            )
+
+
+def describe(shape: ViewShape) -> str:
+    columns = ", ".join(f"{c.name} {c.type}" for c in shape.columns)
+    return f"({columns}) by key ({', '.join(shape.key)})"
+
+
+def table_of(view: str) -> str:
+    return quote("view_" + view)
+
+
+def columns_of(shape: ViewShape) -> str:
+    return ", ".join(quote(c.name) for c in shape.columns)
+
+
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

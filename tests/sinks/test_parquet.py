@@ -1,0 +1,279 @@
+"""Parquet with a manifest: the contract with a failure at every step of the disk, small files, and full disks."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import headwater as hw
+from headwater.errors import ConflictError, CorruptError, InvalidError, UnavailableError
+from headwater.sink import Batch, Stream
+from headwater.sinks import manifests, parquet
+from headwater.sinks.manifests import GRACE_MS, ManifestChain
+from headwater.testing.sinks import Place, SinkContract
+
+SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
+KEYED = Stream(query="shop.totals", schema=SCHEMA, key=("k",), changes=True)
+PLAIN = Stream(query="shop.totals", schema=SCHEMA)
+
+
+def batch_of(number: int, keys: Any, value: int = 0, sign: int | None = None) -> Batch:
+    keys = list(keys)
+    rows = pa.table({"k": keys, "v": [value] * len(keys)}, schema=SCHEMA)
+    signs = None if sign is None else pa.array([sign] * len(keys), pa.int8())
+    return Batch(run="r", number=number, rows=rows, signs=signs)
+
+
+def rows_in(folder: Path) -> dict[int, int]:
+    found = hw.read_parquet(folder).to_pylist()
+    rows = {row["k"]: row["v"] for row in found}
+    assert len(rows) == len(found)
+    return rows
+
+
+class Interrupted(Exception):
+    """The process ended here."""
+
+
+def interruptions(folder: Path, patch: pytest.MonkeyPatch, stream: Stream) -> Iterator[Callable[[Batch], None]]:
+    """A write that ends before the first step that the disk would remember, before the second, and so on."""
+    ended = False
+
+    for last in count(1):
+        if ended:
+            return
+
+        def interrupt(batch: Batch, last: int = last) -> None:
+            nonlocal ended
+            steps = 0
+
+            def before(work: Any) -> Any:
+                def step(*args: Any, **kwargs: Any) -> Any:
+                    nonlocal steps
+                    steps += 1
+                    if steps == last:
+                        raise Interrupted
+                    return work(*args, **kwargs)
+
+                return step
+
+            writer = hw.Parquet(folder).open(stream)
+            with patch.context() as patched:
+                patched.setattr(os, "fsync", before(os.fsync))
+                patched.setattr(os, "link", before(os.link))
+                patched.setattr(Path, "unlink", before(Path.unlink))
+                patched.setattr(parquet.pq, "write_table", before(pq.write_table))
+                writer.write(batch)
+            ended = True
+
+        yield interrupt
+
+
+class TestContract(SinkContract):
+    @pytest.fixture
+    def new_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Place]:
+        def make() -> Place:
+            folder = tmp_path / str(uuid4())
+            return Place(
+                sink=hw.Parquet(folder),
+                read=lambda stream: hw.read_parquet(folder).to_pylist() if (folder / "manifests").exists() else [],
+                interruptions=lambda stream: interruptions(folder, monkeypatch, stream),
+            )
+
+        return make
+
+
+def test_a_process_that_is_killed_leaves_all_or_nothing(tmp_path: Path) -> None:
+    """The contract's own test, without the faults that are made by hand: a real SIGKILL."""
+
+    def make() -> Place:
+        return Place(
+            sink=hw.Parquet(tmp_path),
+            read=lambda stream: hw.read_parquet(tmp_path).to_pylist() if any(tmp_path.iterdir()) else [],
+        )
+
+    contract = TestContract()
+    contract.kills = 3
+    contract.test_an_interrupted_write_is_whole_or_nothing_and_can_be_done_again(make)
+
+
+def test_small_files_become_few(tmp_path: Path) -> None:
+    with closing(hw.Parquet(tmp_path).open(PLAIN)) as writer:
+        for number in range(40):
+            writer.write(batch_of(number, [number]))
+    assert len(hw.parquet_files(tmp_path)) == 2 + 40 % 16
+    assert hw.read_parquet(tmp_path).column("k").to_pylist() == list(range(40))
+
+
+def test_large_files_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "LARGE_BYTES", 1)
+    with closing(hw.Parquet(tmp_path).open(PLAIN)) as writer:
+        for number in range(20):
+            writer.write(batch_of(number, [number]))
+    assert len(hw.parquet_files(tmp_path)) == 20
+
+
+def test_a_batch_rewrites_only_the_files_that_hold_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "RANGE_ROWS", 10)
+    with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
+        writer.write(batch_of(0, range(500), 0, 1))
+        before = set(hw.parquet_files(tmp_path))
+        assert len(before) == 50
+        writer.write(batch_of(1, [7, 8], 1, 1))
+        assert 0 < len(set(hw.parquet_files(tmp_path)) - before) <= 2
+        assert rows_in(tmp_path) == {**dict.fromkeys(range(500), 0), 7: 1, 8: 1}
+        writer.write(batch_of(2, range(250, 600), 2, 1))
+        assert rows_in(tmp_path) == {
+            **dict.fromkeys(range(250), 0),
+            7: 1,
+            8: 1,
+            **dict.fromkeys(range(250, 600), 2),
+        }
+        writer.write(batch_of(3, range(600), 0, -1))
+        assert hw.parquet_files(tmp_path) == []
+        writer.write(batch_of(4, [1], 1, 1))
+    assert rows_in(tmp_path) == {1: 1}
+
+
+def test_other_readers_read_the_files(tmp_path: Path) -> None:
+    with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
+        writer.write(batch_of(0, [1, 2], 5, 1))
+        writer.write(batch_of(1, [1], 5, -1))
+    assert pl.read_parquet(hw.parquet_files(tmp_path)).to_dicts() == [{"k": 2, "v": 5}]
+
+
+def test_what_is_no_longer_named_is_deleted_when_readers_had_their_time(tmp_path: Path) -> None:
+    with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
+        for number in range(5):
+            writer.write(batch_of(number, [1], number, 1))
+    (tmp_path / "data" / "leftover.parquet").write_bytes(b"of an interrupted batch")
+    (tmp_path / "manifests" / ".leftover.tmp").write_bytes(b"")
+    chain = ManifestChain(tmp_path)
+    newest = chain.newest()
+    assert newest is not None
+    now_ms = int(max(p.stat().st_mtime for p in tmp_path.rglob("*")) * 1000)
+    chain.clean(newest, now_ms)
+    assert len(list((tmp_path / "data").iterdir())) == 6
+    chain.clean(newest, now_ms + 2 * GRACE_MS)
+    assert [str(path) for path in (tmp_path / "data").iterdir()] == hw.parquet_files(tmp_path)
+    assert len(list((tmp_path / "manifests").iterdir())) == 1
+    assert rows_in(tmp_path) == {1: 4}
+    with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
+        assert not writer.write(batch_of(4, [1], 4, 1))
+        assert writer.write(batch_of(5, [2], 5, 1))
+    assert rows_in(tmp_path) == {1: 4, 2: 5}
+
+
+def test_a_writer_so_late_that_its_place_in_the_chain_is_free_again_is_told(tmp_path: Path) -> None:
+    zombie = hw.Parquet(tmp_path).open(PLAIN)
+    with closing(hw.Parquet(tmp_path).open(PLAIN)) as writer:
+        for number in range(3):
+            writer.write(batch_of(number, [number]))
+    chain = ManifestChain(tmp_path)
+    newest = chain.newest()
+    assert newest is not None
+    chain.clean(newest, 10**15)
+    zombie._chain.check = lambda manifest: None  # type: ignore[attr-defined]  # it looked before it fell asleep
+    with pytest.raises(ConflictError, match="another writer was opened since"):
+        zombie.write(batch_of(9, [9]))
+    assert sorted(rows_in(tmp_path)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("where", ["data", "manifest"])
+def test_a_full_disk_is_waited_for_and_leaves_nothing_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    sink = hw.Parquet(tmp_path)
+    writer = sink.open(PLAIN)
+    writer.write(batch_of(0, [0]))
+    full = OSError(errno.ENOSPC, "full")
+
+    def no_room(*args: Any, **kwargs: Any) -> None:
+        if where == "data":
+            Path(args[1]).write_bytes(b"PAR1 half a fi")
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*{"data": (pq, "write_table"), "manifest": (manifests, "_encode")}[where], no_room)
+        with pytest.raises(UnavailableError, match="No space left on device"):
+            writer.write(batch_of(1, [1]))
+    assert sorted(rows_in(tmp_path)) == [0]
+    assert list((tmp_path / "manifests").glob(".*")) == []
+    writer = sink.open(PLAIN)
+    assert writer.write(batch_of(1, [1]))
+    assert sorted(rows_in(tmp_path)) == [0, 1]
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidError, match=r"cannot open '.*/file/out': Not a directory"):
+        hw.Parquet(tmp_path / "file" / "out").open(PLAIN)
+    with pytest.raises(InvalidError, match="no sink has written there"):
+        hw.read_parquet(tmp_path / "nowhere")
+    with pytest.raises(InvalidError, match="no sink has written there"):
+        hw.parquet_files(tmp_path / "nowhere")
+
+
+def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests may run as root, whom no permission stops; so the system's answer is given by hand."""
+
+    def denied(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    with pytest.raises(InvalidError, match="Permission denied"):
+        hw.Parquet(tmp_path / "out").open(PLAIN)
+
+
+def test_a_file_system_without_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*args: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(InvalidError, match="no hard links"):
+        hw.Parquet(tmp_path / "out").open(PLAIN)
+
+
+def test_a_file_that_is_lost_or_damaged_is_named(tmp_path: Path) -> None:
+    with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
+        writer.write(batch_of(0, [1], 0, 1))
+    (path,) = hw.parquet_files(tmp_path)
+    Path(path).write_bytes(b"PAR1 no more")
+    with pytest.raises(CorruptError, match="which the newest manifest names"):
+        hw.read_parquet(tmp_path)
+    Path(path).unlink()
+    with (
+        closing(hw.Parquet(tmp_path).open(KEYED)) as writer,
+        pytest.raises(CorruptError, match="which the newest manifest names"),
+    ):
+        writer.write(batch_of(1, [1], 1, 1))
+
+
+def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
+    hw.Parquet(tmp_path).open(KEYED).close()
+    (path,) = (tmp_path / "manifests").iterdir()
+    path.write_text("{")
+    with pytest.raises(CorruptError, match=path.name):
+        hw.Parquet(tmp_path).open(KEYED)
+
+
+def test_a_folder_belongs_to_one_query_and_one_key(tmp_path: Path) -> None:
+    hw.Parquet(tmp_path).open(KEYED).close()
+    with pytest.raises(ConflictError, match=r"it belongs to 'shop.totals'"):
+        hw.Parquet(tmp_path).open(replace(KEYED, query="shop.others"))
+    with pytest.raises(InvalidError, match="its key is k"):
+        hw.Parquet(tmp_path).open(PLAIN)
+    with pytest.raises(InvalidError, match="no column 'z'"):
+        hw.Parquet(tmp_path).open(replace(KEYED, key=("z",)))

@@ -1,0 +1,371 @@
+"""Crashes of an app that writes outside: driver, JVM, Python worker, broker and database are killed at random.
+
+./dev torture --sink postgres --seeds 50
+./dev torture sinks --sink sqlite --first 7 --seeds 1
+
+Each seed makes events out of order, a window, a trigger, and the moments of the kills. One query sends windows
+that retract what they refine, by key, another every event as it is. When all is done, both must be what plain
+Python computes over all events: nothing lost, nothing twice, whatever was killed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torture.subjects import RAW, SUBJECTS, TOTALS, Subject
+from torture.windows import KEYS, TRIGGERS, WINDOWS, windows_of
+
+PATIENCE_S = 240.0
+PARTITIONS = 2
+RATE = 150
+"""Events per second; few, so that there are many small batches."""
+END = 10**6
+VICTIMS = ("driver", "jvm", "worker", "worker", "broker", "database", "database")
+
+APP = """
+import headwater as hw
+
+app = hw.App("torture")
+events = app.topic(
+    "events",
+    schema="id bigint, key string, amount bigint, at timestamp",
+    event_time="at",
+    delay="10 seconds",
+    partitions={partitions},
+)
+"""
+QUERIES = """
+
+@app.sink(events, to={totals}, key=["key", "window"], name="totals_{sink}")
+def totals(events):
+    windows = hw.windowed(
+        what={{"n": hw.count(), "amount": hw.sum("amount")}},
+        where=hw.{where},
+        when=hw.{when},
+        how=hw.RETRACTING,
+        by=["key"],
+        lateness="1 day",
+    )
+    return events.transform(windows).select("key", "window", "n", "amount", "_change")
+
+
+@app.sink(events, to={raw}, name="raw_{sink}")
+def raw(events):
+    return events.select("id", "key", "amount")
+"""
+
+Event = tuple[int, str, int, int]
+"""Number, key, amount, second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run has seen."""
+
+    kills: Counter[str]
+    events: int
+    windows: int
+
+
+class World:
+    """A broker, places for results, and the app between them, all as processes."""
+
+    def __init__(self, folder: Path, sinks: Sequence[str], chance: random.Random) -> None:
+        self.folder = folder
+        self._port = _free_port()
+        self.servers = f"127.0.0.1:{self._port}"
+        self.subjects: dict[str, Subject] = {sink: SUBJECTS[sink](folder, self.servers) for sink in sinks}
+        where, when = chance.choice(WINDOWS), chance.choice(TRIGGERS)
+        self.where, self.when = where, when
+        program = [APP.format(partitions=PARTITIONS)]
+        for sink, subject in self.subjects.items():
+            to = {name: subject.expression(f"{name}_{sink}") for name in (TOTALS, RAW)}
+            program.append(QUERIES.format(sink=sink, where=where, when=when, **to))
+        (folder / "app.py").write_text("".join(program))
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start_broker(self) -> None:
+        self._start("broker", "broker", "--listen", self.servers, "--data", str(self.folder / "broker"))
+
+    def start_app(self, *more: str) -> "subprocess.Popen[bytes]":
+        data = ("--data", str(self.folder / "data"), "--master", "local[2]", "--http", "127.0.0.1:0")
+        return self._start("app", "run", str(self.folder / "app.py"), "-b", self.servers, *data, *more)
+
+    def end_app(self) -> None:
+        _kill(self._processes["app"].pid)
+        self._processes["app"].wait()
+
+    def _start(self, name: str, *command: str) -> "subprocess.Popen[bytes]":
+        with (self.folder / f"{name}.txt").open("ab") as output:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "headwater", *command],
+                cwd=self.folder, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        return self._processes[name]
+
+    def output(self, name: str = "app") -> str:
+        return (self.folder / f"{name}.txt").read_text()[-3000:]
+
+    def batches(self) -> int:
+        """How many batches with windows are finished, by Spark's own account."""
+        found = (self.folder / "data" / "checkpoints").glob(f"{TOTALS}_*/commits/*")
+        return sum(1 for path in found if path.name.isdigit())
+
+    def kill(self, victim: str, chance: random.Random) -> str | None:
+        """Kill it, and bring back what does not come back by itself; None if there is no such thing just now."""
+        app = self._processes["app"]
+        if victim == "driver":
+            self.end_app()
+            self.start_app()
+        elif victim in ("jvm", "worker"):
+            found = [pid for pid, name in _descendants(app.pid) if (name == "java") == (victim == "jvm")]
+            if not found:
+                return None
+            _kill(chance.choice(found))
+        elif victim == "broker":
+            _kill(self._processes["broker"].pid)
+            self._processes["broker"].wait()
+            time.sleep(chance.random() * 2)
+            self.start_broker()
+        else:
+            server = chance.choice(self.servers_behind)
+            server.kill()
+            time.sleep(chance.random() * 2)
+            server.start()
+        return victim
+
+    @property
+    def servers_behind(self) -> list[Subject]:
+        """Places that are servers, and can be killed."""
+        return [subject for subject in self.subjects.values() if subject.has_server]
+
+    def keep_running(self, *, after: str | None) -> None:
+        """Start the app again if it has ended, which it may if its JVM was killed, but not for anything else."""
+        app = self._processes["app"]
+        if app.poll() is None:
+            return
+        ended = f"the app ended by itself, with {app.returncode}, after the {after}'s death"
+        assert after == "jvm", f"{ended}: {self.output()}"
+        self.start_app()
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for subject in self.subjects.values():
+            subject.close()
+
+
+class Traffic:
+    """Events out of order, through a client that outlives the broker."""
+
+    def __init__(self, servers: str, chance: random.Random) -> None:
+        from confluent_kafka import Producer
+
+        settings: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        self._producer = Producer({"bootstrap.servers": servers, **settings})
+        self._chance = chance
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.events: list[Event] = []
+        self._errors: list[object] = []
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, close every window there was, and wait until all is in the log."""
+        self._stopping.set()
+        self._thread.join()
+        for partition in range(PARTITIONS):
+            self._send((-1 - partition, "the end", 0, END), partition)
+        assert self._producer.flush(PATIENCE_S) == 0, "events that the broker did not take"
+        assert not self._errors, self._errors
+
+    def _run(self) -> None:
+        while not self._stopping.wait(1 / RATE):
+            number = len(self.events)
+            late = 600 if self._chance.random() < 0.2 else 30
+            at = max(0, round(number * 0.6 - self._chance.expovariate(1 / late)))
+            event = (number, self._chance.choice(KEYS), self._chance.randrange(100), at)
+            self.events.append(event)
+            self._send(event, self._chance.randrange(PARTITIONS))
+
+    def _send(self, event: Event, partition: int) -> None:
+        number, key, amount, at = event
+        when = datetime.fromtimestamp(at, UTC).isoformat()
+        value = json.dumps({"id": number, "key": key, "amount": amount, "at": when}).encode()
+        self._producer.produce("events", value=value, partition=partition, on_delivery=self._on_delivery)
+        self._producer.poll(0)
+
+    def _on_delivery(self, error: object, message: object) -> None:
+        if error is not None:
+            self._errors.append(error)
+
+
+def run(seed: int, sinks: Sequence[str], kills: int = 6, victims: Sequence[str] = VICTIMS) -> Report:
+    """One run; raises if what is in the sink at the end is not what it must be."""
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="torture-", ignore_cleanup_errors=True) as name:
+        world = World(Path(name), sinks, chance)
+        try:
+            killed, events = _disturb(world, chance, kills, victims)
+            _finish(world)
+            windows = sum(_compare(world, sink, events) for sink in sinks)
+        finally:
+            world.close()
+    return Report(killed, len(events), windows)
+
+
+def _disturb(
+    world: World, chance: random.Random, kills: int, victims: Sequence[str]
+) -> tuple["Counter[str]", list[Event]]:
+    """Let it run and kill things, until as many are killed as were asked for."""
+    world.start_broker()
+    _create_topic(world.servers)
+    world.start_app()
+    traffic = Traffic(world.servers, random.Random(chance.random()))
+    traffic.start()
+    killed: Counter[str] = Counter()
+    victims = [name for name in victims if name != "database" or world.servers_behind]
+    try:
+        last: str | None = None
+        while killed.total() < kills:
+            _wait_for_batches(world, world.batches() + len(world.subjects) * chance.randrange(1, 4), last)
+            time.sleep(chance.random())  # into the next batch, wherever that is by then
+            last = world.kill(chance.choice(victims), chance)
+            killed.update([last] if last else [])
+        _wait_for_batches(world, world.batches() + 2 * len(world.subjects), last)
+    finally:
+        traffic.stop()
+    return killed, traffic.events
+
+
+def _wait_for_batches(world: World, goal: int, last: str | None) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while world.batches() < goal:
+        world.keep_running(after=last)
+        assert time.monotonic() < deadline, f"no progress after the {last}'s death: {world.output()}"
+        time.sleep(0.05)
+
+
+def _finish(world: World) -> None:
+    """Kill the app once more, and let a last run work off what is left."""
+    world.end_app()
+    last = world.start_app("--once")
+    try:
+        code = last.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"the last run does not end: {world.output()}") from None
+    assert code == 0, f"the last run failed: {world.output()}"
+
+
+def _compare(world: World, sink: str, events: list[Event]) -> int:
+    raw, totals = (world.subjects[sink].rows(f"{name}_{sink}") for name in (RAW, TOTALS))
+    found = Counter((row["id"], row["key"], row["amount"]) for row in raw if row["id"] >= 0)
+    _same(f"{RAW} rows in {sink}", found, Counter((number, key, amount) for number, key, amount, _ in events))
+    windows = Counter(
+        (row["key"], _micros(row["window"]["start"]), _micros(row["window"]["end"]), row["n"], row["amount"])
+        for row in totals
+        if row["key"] != "the end"
+    )
+    expected = Counter(windows_of(world.where, [(key, amount, at) for _, key, amount, at in events]))
+    _same(f"{TOTALS} of {world.where}, {world.when} in {sink}", windows, expected)
+    return len(expected)
+
+
+def _same(what: str, found: "Counter[Any]", expected: "Counter[Any]") -> None:
+    lost, more = expected - found, found - expected
+    shown = f"{lost.total()} lost, such as {list(lost)[:3]}; {more.total()} too many, such as {list(more)[:3]}"
+    assert found == expected, f"{what}: {shown}"
+
+
+def _micros(at: datetime) -> int:
+    return round(at.timestamp()) * 1_000_000
+
+
+def _create_topic(servers: str) -> None:
+    from headwater.errors import UnavailableError
+    from headwater.transmit.client import Client
+
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with Client(servers) as client:
+                client.create_topic("events", partitions=PARTITIONS)
+                return
+        except UnavailableError:
+            assert time.monotonic() < deadline, "the broker does not start"
+            time.sleep(0.1)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> Iterator[tuple[int, str]]:
+    """The processes below one, with their names."""
+    with contextlib.suppress(OSError):
+        for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+            yield child, Path(f"/proc/{child}/comm").read_text().strip()
+            yield from _descendants(child)
+
+
+def _free_port() -> int:
+    """A port that stays free while the broker is down: below those that the system gives to clients."""
+    chance = random.Random()
+    while True:
+        port = chance.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="./dev torture sinks", description=(__doc__ or "").partition("\n")[0])
+    names = ", ".join(SUBJECTS)
+    parser.add_argument("--sink", required=True, help=f"where the results go: {names}; several by commas, or all")
+    parser.add_argument("--seeds", type=int, default=50, help="how many runs (default: 50)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--kills", type=int, default=6, help="how many in a run (default: 6)")
+    options = parser.parse_args(arguments)
+    sinks = list(SUBJECTS) if options.sink == "all" else options.sink.split(",")
+    if unknown := [sink for sink in sinks if sink not in SUBJECTS]:
+        parser.error(f"no sink named {', '.join(unknown)}; there are: {names}")
+    total: Counter[str] = Counter()
+    for seed in range(options.first, options.first + options.seeds):
+        started = time.monotonic()
+        try:
+            report = run(seed, sinks, options.kills)
+        except AssertionError as error:
+            again = f"./dev torture sinks --sink {options.sink} --kills {options.kills} --first {seed} --seeds 1"
+            print(f"seed {seed}: {error}\nagain: {again}", flush=True)
+            return 1
+        total += report.kills
+        killed = ", ".join(f"{name} {count}" for name, count in sorted(report.kills.items()))
+        took = time.monotonic() - started
+        seen = f"{report.events} events, {report.windows} windows"
+        print(f"seed {seed}: {seen}, killed {killed}; {took:.0f} s", flush=True)
+    print(f"nothing lost, nothing twice: {options.seeds} runs, {total.total()} kills ({dict(total)})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,196 @@
+"""The places that `torture/sinks.py` writes to: how an app names them, what can be killed, and what is there."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from torture.postgres import PostgresServer
+
+TOTALS, RAW = "totals", "raw"
+"""How the names of streams begin: changes by key, and rows without one."""
+
+Row = dict[str, Any]
+
+
+class Subject(Protocol):
+    """A place for two streams: `totals...` by (key, window), which changes, and `raw...` without a key."""
+
+    has_server: bool
+    """Whether there is something behind the place that can be killed."""
+
+    def expression(self, stream: str) -> str:
+        """What the app's file says after `to=`; it has `import headwater as hw`."""
+
+    def kill(self) -> None:
+        """SIGKILL what is behind the place."""
+
+    def start(self) -> None:
+        """Bring it back."""
+
+    def rows(self, stream: str) -> list[Row]:
+        """What is there at the end; a window's bounds are datetimes."""
+
+    def close(self) -> None: ...
+
+
+class Sqlite:
+    """A file."""
+
+    has_server = False
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self._path = folder / "results.db"
+
+    def expression(self, stream: str) -> str:
+        return f"hw.Sqlite({str(self._path)!r}, table={stream!r})"
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def rows(self, stream: str) -> list[Row]:
+        with closing(sqlite3.connect(self._path)) as db:
+            db.row_factory = sqlite3.Row
+            found = [dict(row) for row in db.execute(f"select * from {stream}")]
+        return [{**row, "window": times(json.loads(row["window"]))} if "window" in row else row for row in found]
+
+    def close(self) -> None: ...
+
+
+class Postgres:
+    """A server of its own for each run."""
+
+    has_server = True
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self._server = PostgresServer()
+        self._server.start()
+
+    def expression(self, stream: str) -> str:
+        return f"hw.Postgres({self._server.dsn!r}, table={stream!r})"
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def start(self) -> None:
+        self._server.start()
+
+    def rows(self, stream: str) -> list[Row]:
+        import psycopg
+        from psycopg.rows import dict_row
+        from psycopg.sql import SQL, Identifier
+
+        with psycopg.connect(self._server.dsn, row_factory=dict_row) as db:
+            found = db.execute(SQL("select * from {}").format(Identifier(stream))).fetchall()
+        return [{**row, "window": times(row["window"])} if "window" in row else row for row in found]
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class Topic:
+    """Topics in the run's own log, which is killed as the broker."""
+
+    has_server = False
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self._servers = servers
+
+    def expression(self, stream: str) -> str:
+        return f"hw.KafkaTopic({stream!r}, partitions=3)"
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def rows(self, stream: str) -> list[Row]:
+        found = committed_records(self._servers, stream)
+        if stream.startswith(RAW):
+            return [json.loads(value) for _, value in found if value is not None]
+        last = {key: json.loads(value) for key, value in dict(found).items() if value is not None}
+        return [{**row, "window": times(row["window"])} for row in last.values()]
+
+    def close(self) -> None: ...
+
+
+class Parquet:
+    """A folder with a manifest."""
+
+    has_server = False
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self._folder = folder / "parquet"
+
+    def expression(self, stream: str) -> str:
+        return f"hw.Parquet({str(self._folder / stream)!r})"
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def rows(self, stream: str) -> list[Row]:
+        from headwater.sinks.parquet import read_parquet
+
+        return list(read_parquet(self._folder / stream).to_pylist())
+
+    def close(self) -> None: ...
+
+
+class Delta:
+    """Tables in a folder."""
+
+    has_server = False
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self._folder = folder / "delta"
+
+    def expression(self, stream: str) -> str:
+        return f"hw.Delta({str(self._folder / stream)!r})"
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def rows(self, stream: str) -> list[Row]:
+        from deltalake import DeltaTable
+
+        return list(DeltaTable(str(self._folder / stream)).to_pyarrow_table().to_pylist())
+
+    def close(self) -> None: ...
+
+
+def committed_records(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of a topic's records, as a reader of committed ones sees them."""
+    from headwater.record import TopicPartition
+    from headwater.transmit.batch import decode_batch, walk
+    from headwater.transmit.client import EARLIEST, LATEST, Client
+
+    records = []
+    with Client(servers, read_committed=True) as client:
+        partitions = [TopicPartition(topic, n) for n in client.topics([topic])[topic].leaders]
+        for partition in partitions:
+            at, end = (client.offsets([partition], place)[partition] for place in (EARLIEST, LATEST))
+            while at < end:
+                data, at = client.read(partition, at)
+                batches = [decode_batch(data, place) for place, header in walk(data) if not header.is_control]
+                records += [(record.key, record.value) for batch in batches for record in batch]
+    return records
+
+
+def times(window: dict[str, str]) -> dict[str, datetime]:
+    """A window whose bounds were kept as text."""
+    return {name: datetime.fromisoformat(text).astimezone(UTC) for name, text in window.items()}
+
+
+SUBJECTS: dict[str, Callable[[Path, str], Subject]] = {
+    "sqlite": Sqlite,
+    "postgres": Postgres,
+    "topic": Topic,
+    "parquet": Parquet,
+    "delta": Delta,
+}
+"""By the name that `--sink` takes; each is made with an empty folder and the address of the run's log."""
