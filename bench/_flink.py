@@ -46,8 +46,8 @@ def run(name, events):
     t.execute_sql(query).wait()
     return time.time() - began
 
-start = run("some", 1000)
-took = run("src", events)
+start = run("first_rows", 1000)
+took = run("all_rows", events)
 print(json.dumps({"rate": events / took, "start_s": start}))
 """
 

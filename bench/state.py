@@ -247,23 +247,28 @@ def report(
                 )
             else:
                 measured[name].append(measure(spark, path, build, mode, LARGE_BATCHES + SMALL_BATCHES))
-    if python is not None:
-        rate = _flink.rows_per_second(python, keys, events, kind)
-        measured[FLINK] = [Measured(rate, float("nan"), float("nan"), float("nan"))]
     base = middle(measured[NATIVE])
     lines = []
     for name, samples in measured.items():
-        found = middle(samples)
-        cells = [f"{found.rate:,.0f}", f"{found.rate / base.rate:.3g}"]
-        if name in (PER_KEY, FLINK):
-            cells += [""] * 6
-        else:
-            cells += [f"{found.cpu_per_million:.1f}", f"{base.cpu_per_million / found.cpu_per_million:.2f}"]
-            cells += [f"{found.small_s:.2f}", f"{base.small_s / found.small_s:.2f}"]
-            cells += [f"{found.cpu_small_s:.2f}", f"{base.cpu_small_s / found.cpu_small_s:.2f}"]
-        lines.append(f"| {kind} | {keys:,} | {name} | {' | '.join(cells)} |")
+        lines.append(_row((kind, keys, name), middle(samples), base))
+        print(lines[-1], flush=True)
+    if python is not None:
+        nothing = float("nan")
+        rate = _flink.rows_per_second(python, keys, events, kind)
+        lines.append(_row((kind, keys, FLINK), Measured(rate, nothing, nothing, nothing), base))
         print(lines[-1], flush=True)
     return lines
+
+
+def _row(name: tuple[str, int, str], found: Measured, base: Measured) -> str:
+    cells = [f"{found.rate:,.0f}", f"{found.rate / base.rate:.3g}"]
+    if name[2] in (PER_KEY, FLINK):
+        cells += [""] * 6
+    else:
+        cells += [f"{found.cpu_per_million:.1f}", f"{base.cpu_per_million / found.cpu_per_million:.2f}"]
+        cells += [f"{found.small_s:.2f}", f"{base.small_s / found.small_s:.2f}"]
+        cells += [f"{found.cpu_small_s:.2f}", f"{base.cpu_small_s / found.cpu_small_s:.2f}"]
+    return f"| {name[0]} | {name[1]:,} | {name[2]} | {' | '.join(cells)} |"
 
 
 def a_hundredth(spark: Any, path: Path, events: int) -> Path:

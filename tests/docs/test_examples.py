@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,10 @@ def test_tutorial(tmp_path: Path, broker: Broker) -> None:
     assert shown is not None
     expected = [line.split() for line in shown[1].splitlines()]
     assert [line.split() for line in shell(f"{headwater} view rows popular", tmp_path).splitlines()] == expected
-    letters = shell(f"{headwater} topic consume visits.deadletter {servers}", tmp_path)
+    letters = shell(f"{headwater} deadletter list visits.deadletter {servers}", tmp_path)
     assert "the value is not JSON" in letters
-    assert '"payload": "this is not JSON"' in letters
+    letter = shell(f"{headwater} deadletter show visits.deadletter 0 {servers}", tmp_path)
+    assert "value    this is not JSON" in letter
 
 
 def shell(command: str, folder: Path) -> str:
@@ -192,3 +194,14 @@ def test_sinks_of_the_page_are_as_it_writes_them(tmp_path: Path, monkeypatch: py
         writer.write(Batch(run="r", number=0, rows=rows))
     exec(next(block for block in written if "parquet_files" in block), names)
     assert names["revenue"].to_dicts() == [{"product": "tea", "revenue": 7.5}]
+
+
+def test_windows_of_sparks_own_and_a_watermark_by_a_function(spark: Any) -> None:
+    names: dict[str, Any] = {"hw": hw, "app": hw.App("shop")}
+    found = [text for text in blocks("docs/how-to/windows.md", "python") if "stddev" in text or "settled" in text]
+    assert len(found) == 2
+    for text in found:
+        exec(text, names)
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    seen = hw.Observed(partition="0", highest=moment, lowest=moment, latest=moment, watermark=None)
+    assert names["orders"].watermark(seen) == moment - timedelta(minutes=10)

@@ -45,12 +45,12 @@ def connect(server: PostgresServer) -> Iterator[Callable[..., Any]]:
     """Opens connections to databases that only this test has."""
     mark, made, connections = uuid4().hex[:8], set[str](), list[Any]()
 
-    def open_(name: str, *, autocommit: bool = True) -> Any:
+    def open_(name: str) -> Any:
         if name not in made:
             with psycopg.connect(server.dsn, autocommit=True) as db:
                 db.execute(f"create database {name}_{mark}")  # type: ignore[arg-type]
             made.add(name)
-        connections.append(psycopg.connect(dsn_of(server, f"{name}_{mark}"), autocommit=autocommit))
+        connections.append(psycopg.connect(dsn_of(server, f"{name}_{mark}"), autocommit=True))
         return connections[-1]
 
     yield open_
@@ -65,11 +65,10 @@ def dsn_of(server: PostgresServer, database: str) -> str:
 def killed(program: str, broker: Broker, *connections: Any) -> None:
     """Run a program that is killed; it has `servers`, and connections like these as `databases`."""
     dsns = [c.info.dsn + f" host={c.info.host} user={c.info.user}" for c in connections]
-    modes = [c.autocommit for c in connections]
     head = (
         "import os, psycopg, log, outbox, saga, prepared\n"
         f"servers = {broker.bootstrap_servers!r}\n"
-        f"databases = [psycopg.connect(d, autocommit=a) for d, a in zip({dsns!r}, {modes!r})]\n"
+        f"databases = [psycopg.connect(dsn, autocommit=True) for dsn in {dsns!r}]\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(FOLDER)}
     done = subprocess.run(
@@ -240,7 +239,7 @@ class Banks:
         self.works = [names["take"], names["give"]]
 
     def open(self) -> list[Any]:
-        return [self._connect(name, autocommit=False) for name in ("one", "two")]
+        return [self._connect(name) for name in ("one", "two")]
 
     def move(self, name: str) -> str:
         return str(self.prepared.change_both(name, self.databases, self.works, self.servers))

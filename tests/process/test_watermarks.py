@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.app import App
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING
 from headwater.process.watermarks import BoundedDisorder, Observed, UserEstimate, Watermarks
@@ -95,6 +96,15 @@ def test_a_time_without_a_zone_is_utc() -> None:
 def test_what_a_users_function_must_not_do_is_told(function: Any, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         Watermarks(UserEstimate(function)).observe({"0": 100}, now=0)
+
+
+def test_a_topic_takes_a_function_or_a_delay() -> None:
+    app = App("shop")
+    assert app.topic("orders", watermark=lambda seen: seen.latest).watermark is not None
+    with pytest.raises(InvalidError, match=r"topic 'a': .* also has delay '1 second', which the function decides"):
+        app.topic("a", watermark=lambda seen: seen.latest, delay="1 second")
+    with pytest.raises(InvalidError, match=r"topic 'b': watermark='5 seconds' is no function"):
+        app.topic("b", watermark="5 seconds")  # type: ignore[arg-type]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 100), st.integers(0, 20)), max_size=30))

@@ -93,22 +93,18 @@ class TestContract(SinkContract):
         return make
 
 
-class TestContractKilled(TestContract):
-    """The same place, and a process that is killed."""
+def test_a_process_that_is_killed_leaves_all_or_nothing(tmp_path: Path) -> None:
+    """The contract's own test, without the faults that are made by hand: a real SIGKILL."""
 
-    kills = 3
+    def make() -> Place:
+        return Place(
+            sink=hw.Parquet(tmp_path),
+            read=lambda stream: hw.read_parquet(tmp_path).to_pylist() if any(tmp_path.iterdir()) else [],
+        )
 
-    @pytest.fixture
-    def new_place(self, tmp_path: Path) -> Callable[[], Place]:
-        def make() -> Place:
-            folder = tmp_path / str(uuid4())
-            sink = hw.Parquet(folder)
-            return Place(
-                sink=sink,
-                read=lambda stream: hw.read_parquet(folder).to_pylist() if folder.exists() else [],
-            )
-
-        return make
+    contract = TestContract()
+    contract.kills = 3
+    contract.test_an_interrupted_write_is_whole_or_nothing_and_can_be_done_again(make)
 
 
 def test_small_files_become_few(tmp_path: Path) -> None:

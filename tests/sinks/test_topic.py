@@ -218,6 +218,8 @@ def test_a_new_run_is_refused_with_the_ways_out(broker: Broker, opened: Any) -> 
     again = opened(hw.KafkaTopic("totals", restart="append"))
     assert again.write(batch_of(0, ("a", 1), run="s"))
     assert not again.write(batch_of(0, ("a", 1), run="s"))
+    with pytest.raises(ConflictError, match="was replaced"):  # by a copy of the old checkpoint
+        again.write(batch_of(10, ("a", 1)))
     assert len(records(broker)) == 2
 
 

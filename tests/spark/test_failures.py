@@ -27,6 +27,13 @@ def test_error_of_ours_is_known_by_its_class() -> None:
     assert read_failure(TRACEBACK.format(line=line)) == Failure("cannot reach 127.0.0.1:9", UnavailableError)
 
 
+def test_a_full_disk_is_waited_for_whoever_says_it() -> None:
+    line = "OSError: [Errno 28] No space left on device: 'state'"
+    assert read_failure(TRACEBACK.format(line=line)) == Failure(line, UnavailableError)
+    java = "Job aborted\njava.io.IOException: No space left on device\n=== Streaming Query ===\n"
+    assert read_failure(java) == Failure("java.io.IOException: No space left on device", UnavailableError)
+
+
 def test_failures_in_a_row_are_bounded_with_growing_pauses() -> None:
     retries, failure = Retries(), Failure("no")
     pauses = [retries.pause("q", failure, progressed=False) for _ in range(TRIES_MAX)]

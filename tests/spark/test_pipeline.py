@@ -10,7 +10,7 @@ import pytest
 
 import headwater as hw
 from headwater.clock import SystemClock
-from headwater.errors import ConflictError, HeadwaterError, InvalidError
+from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError
 from headwater.record import TopicPartition
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.spark.sink import dead_letter_sink
@@ -88,6 +88,10 @@ def test_view_follows_the_log_over_restarts(spark: Any, broker: Broker, produce:
 def test_lost_checkpoint_costs_time_but_no_data(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), order("tea", 2.0), b"broken"])
     run_once(shop(), spark, broker, tmp_path)
+    (tmp_path / "checkpoints" / "revenue" / "metadata").unlink()
+    # Spark would make a new one, and the store take the next batch for the first of a new run.
+    with pytest.raises(CorruptError, match="metadata' is missing"):
+        run_once(shop(), spark, broker, tmp_path)
     shutil.rmtree(tmp_path / "checkpoints")
     produce(broker.bootstrap_servers, "orders", [order("tea", 4.0)])
     store = run_once(shop(), spark, broker, tmp_path)

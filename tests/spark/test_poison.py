@@ -8,7 +8,6 @@ import headwater as hw
 from headwater.app import Topic
 from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
-from headwater.spark.checkpoint import begun_batch
 from headwater.spark.exclusions import Exclusions, leave_out
 from headwater.spark.offsets import Range
 from headwater.spark.pipeline import Pipeline, PipelineSettings
@@ -132,19 +131,3 @@ def test_parts_of_ranges_are_cut_across_partitions() -> None:
     assert cut(ranges, 0, 5) == [Range(ORDERS, 10, 13), Range(other, 7, 9)]
     assert cut(ranges, 2, 4) == [Range(ORDERS, 12, 13), Range(other, 7, 8)]
     assert cut(ranges, 4, 4) == []
-
-
-def test_the_batch_that_was_begun_is_read_from_the_checkpoint(tmp_path: Path) -> None:
-    for folder in ("offsets", "commits"):
-        (tmp_path / folder).mkdir()
-    assert begun_batch(tmp_path) is None
-    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"orders": {"0": 5}}\n-')
-    first = begun_batch(tmp_path)
-    assert first is not None
-    assert (first.number, first.start, first.end) == (0, {}, {ORDERS: 5})
-    (tmp_path / "commits" / "0").write_text("v1\n{}")
-    assert begun_batch(tmp_path) is None
-    (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"orders": {"0": 9}}\n{"users": {"0": 1}}')
-    second = begun_batch(tmp_path)
-    assert second is not None
-    assert (second.number, second.start[ORDERS], second.end[ORDERS]) == (1, 5, 9)

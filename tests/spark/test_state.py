@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from headwater.errors import InvalidError
 from headwater.process.table import Table
 from headwater.spark import local, state
+from headwater.spark.frames import from_lean, to_bytes, to_lean
 from headwater.spark.local import Shared
 from headwater.spark.state import BucketState
 
@@ -105,3 +107,16 @@ def test_the_watermark_is_known_to_the_next_batch_only() -> None:
     assert shared.watermark_before(3) is None
     shared.note_watermark(2, 99)
     assert (shared.watermark_before(3), shared.watermark_before(4)) == (99, None)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_columns_that_say_the_same_are_left_out_and_come_back(count: int) -> None:
+    frame = pl.DataFrame(
+        {"k": [str(n) for n in range(count)], "same": 7, "flag": True, "varies": range(count), "real": 1.5},
+        schema={"k": pl.String, "same": pl.Int32, "flag": pl.Boolean, "varies": pl.Int64, "real": pl.Float64},
+    ).with_columns(pl.lit(None, pl.Int64).alias("none"), pl.Series("_hash", range(count), pl.UInt64))
+    table = pa.ipc.open_stream(to_bytes(to_lean(frame))).read_all()
+    assert from_lean(table).equals(frame)
+    assert from_lean(table).schema == frame.schema
+    assert set(table.column_names) >= {"k", "real", "none", "_hash"}
+    assert ("same" in table.column_names) == (count == 0)

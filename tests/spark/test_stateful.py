@@ -294,7 +294,8 @@ def test_a_skewed_key_does_not_make_steps_longer(stream: Stream) -> None:
     limits = Limits(buckets=2, payload_rows=500, step_rows=1_500)
     [sizes] = stream.run([skewed], lambda s: run_kernel(s, StepSizes(), by=["k"], limits=limits)).values()
     given = [n for (n,) in sizes]
-    assert (sum(given), max(given)) == (9_000, 1_500)
+    assert sum(given) == 9_000
+    assert max(given) <= 1_500
 
 
 def test_one_huge_session_is_collected_step_by_step(stream: Stream) -> None:

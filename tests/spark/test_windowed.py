@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 import headwater as hw
 from headwater.clock import SystemClock
@@ -194,3 +195,45 @@ def test_what_cannot_be_windowed_is_told(spark: Any) -> None:
         rows.transform(sessions)
     with pytest.raises(InvalidError, match="no event time among the columns product"):
         rows.select("product").transform(sessions)
+
+
+def test_partitions_that_appear_while_it_runs_are_read_and_waited_for(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    servers = broker.bootstrap_servers
+    with Client(servers) as client:
+        client.create_topic("orders", partitions=1)
+    app = hw.App("shop")
+    orders = app.topic("orders", schema=SCHEMA, event_time="at")
+    by_minute = hw.windowed(
+        what={"revenue": hw.sum("amount")}, where=hw.Tumbling("1 minute"), by=["product"], when=hw.AfterWatermark()
+    )
+    app.view(orders, key=["product", "window"], name="revenue")(lambda orders: orders.transform(by_minute))
+    store = ViewStore(tmp_path / "views.db")
+    settings = PipelineSettings(bootstrap_servers=servers, data=tmp_path)
+    clock = SystemClock()
+    pipeline = Pipeline(app, spark, store, FactStore(tmp_path / "facts.db"), settings, clock)
+
+    def revenue_after(records: int) -> list[float]:
+        """What the view shows when so many records have been read."""
+        deadline = clock.monotonic() + 300
+        while pipeline.rows_read()["revenue"] < records and clock.monotonic() < deadline:
+            pipeline.run(until=clock.monotonic() + 0.5)
+        return [row["revenue"] for row in store.rows("revenue")]
+
+    try:
+        pipeline.start()
+        produce(servers, "orders", [order("tea", 1.0, 0)], partition=0)
+        assert revenue_after(1) == []
+        admin = AdminClient({"bootstrap.servers": servers})
+        for future in admin.create_partitions([NewPartitions("orders", 2)]).values():
+            future.result(30)
+        produce(servers, "orders", [order("tea", 2.0, 10), order("tea", 4.0, 20)], partition=1)
+        assert revenue_after(3) == []
+        produce(servers, "orders", [order("tea", 100.0, 300)], partition=0)
+        # The new partition has come no further than the first minute, and holds the watermark back.
+        assert revenue_after(4) == []
+        produce(servers, "orders", [order("tea", 100.0, 300)], partition=1)
+        assert revenue_after(5) == [7.0]
+    finally:
+        pipeline.stop()

@@ -89,18 +89,18 @@ def _watch(it: "RunningApp", say: "Say", until: float | None) -> None:
     while not it.store.count("revenue"):
         if until is not None and time.monotonic() >= until:
             return
-        it.pipeline.run(until=time.monotonic() + _LOOK_EVERY_S)
+        it.spark.run(until=time.monotonic() + _LOOK_EVERY_S)
     row = it.store.rows("revenue", limit=1)[0]
     say(f"first result: {row['product']}, {row['orders']} orders, {row['revenue']:.2f}")
     say(f"look at {it.console_url}" + ("" if until else "; Ctrl-C ends the demo"))
-    it.pipeline.run(until=until)
+    it.spark.run(until=until)
 
 
 def _drain(it: "RunningApp", traffic: "Traffic") -> None:
     """Let the last orders reach the view, within reason."""
     until = time.monotonic() + _DRAIN_S
     while it.pipeline.rows_read()["revenue"] < traffic.sent and time.monotonic() < until:
-        it.pipeline.run(until=time.monotonic() + _LOOK_EVERY_S)
+        it.spark.run(until=time.monotonic() + _LOOK_EVERY_S)
 
 
 def _summary(it: "RunningApp", traffic: "Traffic", took_s: float) -> None:

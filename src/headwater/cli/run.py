@@ -61,7 +61,7 @@ def run(
     with stopping_politely(), running(app, settings, lambda text: print(text, flush=True)) as it:
         queries = ", ".join(query.name for query in app.queries)
         print(f"running {app.name}: {queries}" + ("" if once else "; Ctrl-C ends it"), flush=True)
-        it.pipeline.run()
+        it.spark.run()
         for view in app.views:
             print(f"view {view.name}: {it.store.count(view.name)} rows")
         for delivery in app.deliveries:

@@ -7,14 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from headwater.app import App
-from headwater.clock import SystemClock
+from headwater.clock import Clock, SystemClock
 from headwater.errors import ConflictError, InvalidError
 from headwater.locks import FolderLock
 from headwater.record import TopicPartition
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from headwater.transmit.embedded import Broker
 
 LOG_FOLDER = "broker"
+DEATHS_MAX, DEATHS_WITHIN_S = 3, 600.0
+"""How often Spark's Java may die, and within which time; what dies more often has a reason that stays."""
 TOPIC_WAIT_S = 5.0
 KEPT_FOR_EVER = {"retention.ms": "-1"}
 """Views can be rebuilt only from records that are still there; Kafka's default would delete them after a week."""
@@ -50,14 +52,57 @@ class RunSettings:
     """Settings for Spark."""
 
 
+class SparkRun:
+    """Spark, and the pipeline on it; where Spark's Java dies, both are made anew, and the rest stays as it is."""
+
+    def __init__(self, make: "Callable[[ExitStack], Pipeline]", say: Say, clock: Clock) -> None:
+        self._make = make
+        self._say = say
+        self._clock = clock
+        self._deaths: list[float] = []
+        self._stack = ExitStack()
+        try:
+            self.pipeline = make(self._stack)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def run(self, *, until: float | None = None) -> None:
+        """Watch over the pipeline as it does itself, and over Spark's Java."""
+        from headwater.spark.life import SparkDiedError
+
+        while True:
+            try:
+                return self.pipeline.run(until=until)
+            except SparkDiedError as error:
+                self._revive(error)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _revive(self, error: Exception) -> None:
+        now = self._clock.monotonic()
+        self._deaths = [*(at for at in self._deaths if at > now - DEATHS_WITHIN_S), now]
+        if len(self._deaths) > DEATHS_MAX:
+            raise error
+        self._say(f"{error}; starting it again ...")
+        self._stack.close()
+        self.pipeline = self._make(self._stack)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningApp:
     """What is running, for those who started it."""
 
-    pipeline: "Pipeline"
+    spark: SparkRun
     store: "ViewStore"
     bootstrap_servers: str
     console_url: str | None
+
+    @property
+    def pipeline(self) -> "Pipeline":
+        """The pipeline as it is now."""
+        return self.spark.pipeline
 
 
 @contextmanager
@@ -88,23 +133,22 @@ def running(
         java = find_java(os.environ)
         say(f"starting Spark at {settings.master} on Java {java.chosen.version} ({java.chosen.origin}) ...")
         log_file = settings.data / "logs" / "spark.log"
-        spark = spark_session(
-            f"headwater-{app.name}", master=settings.master, log_file=log_file, java=java, conf=settings.conf
-        )
-        pipeline = Pipeline(
-            app,
-            stack.enter_context(spark),
-            store,
-            facts,
-            PipelineSettings(bootstrap_servers=servers, data=settings.data.resolve(), once=settings.once),
-            clock,
-        )
-        say(f"Spark is ready; its log is {log_file}")
-        stack.callback(pipeline.stop)
-        pipeline.start()
-        for delivery in app.deliveries:
-            say(f"sink {delivery.name} writes to {type(delivery.to).__name__}, {_promise(delivery.to.guarantee)}")
-        yield RunningApp(pipeline=pipeline, store=store, bootstrap_servers=servers, console_url=url)
+        places = PipelineSettings(bootstrap_servers=servers, data=settings.data.resolve(), once=settings.once)
+
+        def start_pipeline(stack: ExitStack) -> Pipeline:
+            name = f"headwater-{app.name}"
+            session = spark_session(name, master=settings.master, log_file=log_file, java=java, conf=settings.conf)
+            pipeline = Pipeline(app, stack.enter_context(session), store, facts, places, clock)
+            say(f"Spark is ready; its log is {log_file}")
+            stack.callback(pipeline.stop)
+            pipeline.start()
+            for delivery in app.deliveries:
+                promise = _promise(delivery.to.guarantee)
+                say(f"sink {delivery.name} writes to {type(delivery.to).__name__}, {promise}")
+            return pipeline
+
+        spark = stack.enter_context(closing(SparkRun(start_pipeline, say, clock)))
+        yield RunningApp(spark=spark, store=store, bootstrap_servers=servers, console_url=url)
 
 
 @contextmanager

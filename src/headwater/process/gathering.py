@@ -2,26 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from headwater.process.durations import micros
-from headwater.process.finishing import Finishes, finishes_of
 from headwater.process.firing import NEVER, Firing, Moment
 from headwater.process.folds import Folds
 from headwater.process.kernel import Now
 from headwater.process.panes import EMITTED, Painter
 from headwater.process.placing import END, START, with_sessions, with_windows
+from headwater.process.refusing import Refusing, of_keys
 from headwater.process.table import HASH, Table
 from headwater.process.windowing import CHANGE, Mode, Stamp, Windowing
 from headwater.process.windows import Global, Session, Sliding, Time
 
-WINDOWS, POINTS, CLOSED_WINDOWS = "windows", "points", "closed"
-
-EXPIRED, CLOSED, NO_TIME = "expired", "closed", "no event time"
-"""Why a row is in the late ledger: its window is gone, its window's trigger is finished, or it has no time."""
+WINDOWS, POINTS = "windows", "points"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +61,9 @@ class Gathering:
         return by if by and isinstance(self.windowing.where, Global) else [*by, START]
 
     @property
-    def _whole(self) -> pl.DataType:
-        """The type of `_rows`: those of a group that may have to go to the late ledger, as they came."""
-        return pl.List(pl.Struct(self.schema))
-
-    @property
-    def finishes(self) -> Finishes:
-        return finishes_of(self.windowing.when)
+    def refusing(self) -> Refusing:
+        """When these windows refuse rows."""
+        return Refusing(self.windowing, self.schema)
 
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         """The partials of the rows of each key and window, with what triggers and stamps need to know of them."""
@@ -83,7 +75,7 @@ class Gathering:
         time = pl.coalesce(self.windowing.time, at) if self.windowing.time in self.schema else at
         placed = rows.with_columns(at.alias("_at"), time.alias("_time"))
         placed = self._placed(placed)
-        rejectable = self._may_be_rejected(watermark)
+        rejectable = self.refusing.may_be_rejected(watermark)
         others = [pl.len().cast(pl.Int64).alias("_n")]
         if self.folds.change is not None:
             others.append(pl.col(CHANGE).cast(pl.Int64).sum().alias("net"))
@@ -95,7 +87,7 @@ class Gathering:
             )
         is_any = bool(placed.select(rejectable.any()).item())
         if not self.is_fixed or is_any:
-            whole = pl.lit(None, self._whole)
+            whole = pl.lit(None, self.refusing.whole)
             if is_any:
                 whole = pl.struct(self.schema.names()).filter(rejectable)
             others += [pl.col("_at").max().alias("_last"), whole.alias("_rows")]
@@ -150,19 +142,6 @@ class Gathering:
                 added.append(pl.col("hold").max())
         return added
 
-    def _may_be_rejected(self, watermark: int) -> pl.Expr:
-        """Rows that have to travel whole, since they may have to go to the late ledger."""
-        timeless = pl.col("_at").is_null()
-        match self.finishes:
-            case Finishes.ANY_TIME:
-                return pl.lit(True)
-            case Finishes.AT_END if isinstance(self.windowing.where, Session):
-                return timeless | (pl.col(START) < watermark)
-            case Finishes.AT_END:
-                return timeless | (pl.col(END) <= watermark)
-            case Finishes.NEVER:
-                return timeless | (pl.col(END) + self.windowing.lateness_micros < watermark)
-
     def fresh(self, combined: pl.DataFrame) -> pl.DataFrame:
         """What came, as new rows of the table of windows."""
         columns = [pl.lit(f.default, pl.Series([], dtype=_polars(f.dtype)).dtype).alias(name)
@@ -187,7 +166,7 @@ class Gathering:
         if isinstance(where, Sliding):
             combined = self._slide(tables, combined, moment, micros(where.duration))
         if isinstance(where, Session):
-            old = self._of_keys(tables[WINDOWS], combined)
+            old = of_keys(tables[WINDOWS], self.windowing.by, combined)
         else:
             old = tables[WINDOWS].get(combined.select(self.table_key))
         union = self._union(old, combined)
@@ -196,7 +175,7 @@ class Gathering:
             union = union.filter(pl.col("_new").any().over("_session")).drop("_session")
         else:
             union = union.with_columns(pl.col(START).alias("_start"), pl.col(END).alias("_end"))
-        union, rejected = self._reject(union, moment)
+        union, rejected = self.refusing.part(union, moment)
         gone = None
         if isinstance(where, Session):
             moved = ~pl.col("_new") & ((pl.col(START) != pl.col("_start")) | (pl.col(END) != pl.col("_end")))
@@ -205,7 +184,7 @@ class Gathering:
 
     def _union(self, old: pl.DataFrame, combined: pl.DataFrame) -> pl.DataFrame:
         """What was there and what came, the latter marked as new."""
-        combined = self._with_rows(combined)
+        combined = self.refusing.with_rows(combined)
         fresh = self.fresh(combined).with_columns(
             combined["_n"], combined["_last"], combined["_rows"], pl.lit(True).alias("_new")
         )
@@ -213,18 +192,14 @@ class Gathering:
         old = old.with_columns(pl.lit(0, pl.Int64).alias("_n"), *nothing, pl.lit(False).alias("_new"))
         return pl.concat([old, fresh.select(old.columns)])
 
-    def _with_rows(self, combined: pl.DataFrame) -> pl.DataFrame:
-        """With the columns that are left out where no window can refuse anything."""
-        if "_rows" in combined.columns:
-            return combined
-        return combined.with_columns(
-            pl.lit(None, pl.Int64).alias("_last"), pl.lit(None, self._whole).alias("_rows")
-        )
-
     def meet(self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment) -> pl.DataFrame | None:
         """One row for each window that the rows touch, with its `_hash` and in the order of it: the quick way of
         `gather` and `merge`, for fixed windows that refuse nothing. None where it has to be the long one."""
-        if not self.is_fixed or "_rows" in combined.columns or self._may_refuse(combined[END].min(), moment):
+        if (
+            not self.is_fixed
+            or "_rows" in combined.columns
+            or self.refusing.may_refuse(combined[END].min(), moment)
+        ):
             return None
         met = tables[WINDOWS].meet(combined)
         if met is None:
@@ -238,52 +213,6 @@ class Gathering:
         firsts = pl.col(*self.keys).first()
         merged = self.folds.merge(fresh, [HASH], [firsts, *self._merging(is_merging=False)], in_order=False)
         return merged.select(fresh.columns).sort(HASH)
-
-    def _of_keys(self, table: Table, combined: pl.DataFrame) -> pl.DataFrame:
-        by = list(self.windowing.by)
-        return table.get(combined.select(by).unique()) if by else table.where(pl.lit(True))
-
-    def _reject(self, union: pl.DataFrame, moment: Moment) -> tuple[pl.DataFrame, pl.DataFrame | None]:
-        """Part what windows take from what they do not: the latter leaves its windows as they are."""
-        group = [*self.windowing.by, "_start", "_end"]
-        expired = pl.col("_end") + self.windowing.lateness_micros < moment.watermark
-        if not self._may_refuse(union["_end"].min(), moment):
-            return union, None
-        closed = pl.lit(False)
-        if self.finishes is not Finishes.NEVER:
-            closed = (pl.col("finished") | pl.col("_new")).all() & ~pl.col("_new").all()
-            closed = closed.over(group)
-            if self.finishes is Finishes.AT_END:  # a session that grows beyond the watermark goes on
-                closed &= pl.col("_end") <= moment.watermark
-        marked = union.with_columns(_expired=expired, _closed=closed)
-        refused = marked.filter(pl.col("_expired") | pl.col("_closed"))
-        if not refused.height:
-            return union, None
-        panes = pl.col("pane").filter(~pl.col("_new")).max().over(group)
-        refused = refused.with_columns(pl.col("_start").alias(START), pl.col("_end").alias(END), _panes=panes)
-        refused = refused.filter(pl.col("_new"))
-        reason = pl.when(pl.col("_expired")).then(pl.lit(EXPIRED)).otherwise(pl.lit(CLOSED))
-        taken = marked.filter(~(pl.col("_expired") | pl.col("_closed"))).drop("_expired", "_closed")
-        return taken, self.rejected(refused.with_columns(_reason=reason), EXPIRED)
-
-    def _may_refuse(self, earliest: Any, moment: Moment) -> bool:
-        """Whether any of some windows may refuse rows, by the end of the earliest."""
-        if not isinstance(earliest, int):
-            return False
-        if earliest + self.windowing.lateness_micros < moment.watermark:
-            return True
-        return {
-            Finishes.NEVER: False,
-            Finishes.AT_END: earliest <= moment.watermark,
-            Finishes.ANY_TIME: True,
-        }[self.finishes]
-
-    def rejected(self, rows: pl.DataFrame, reason: str) -> pl.DataFrame:
-        panes = pl.col("_panes") - 1 if "_panes" in rows.columns else pl.lit(None, pl.Int32)
-        why = pl.col("_reason") if "_reason" in rows.columns else pl.lit(reason)
-        return self._with_rows(rows).select(
-            *self.keys, why.alias("reason"), panes.cast(pl.Int32).alias("last_pane"), "_last", "_rows"
-        )
 
     def merge(self, union: pl.DataFrame) -> pl.DataFrame:
         """One row for each window: what was there and what came."""
@@ -320,14 +249,14 @@ class Gathering:
         by = list(self.windowing.by)
         came = self.points(combined)
         points = tables[POINTS]
-        known = pl.concat([self._of_keys(points, combined), came])
+        known = pl.concat([of_keys(points, by, combined), came])
         known = self.folds.merge(known, [*by, "at"], [*self._summed, pl.col("until").max()])
         known = known.select(came.columns)
         until = pl.col("until") > moment.watermark
         tables[POINTS] = points.put(
             known.filter(until).with_columns(pl.lit(None, known.schema["_rows"]).alias("_rows"))
         )
-        windows = self._of_keys(tables[WINDOWS], combined).select(self.keys)
+        windows = of_keys(tables[WINDOWS], self.windowing.by, combined).select(self.keys)
         fresh = (
             combined.select(self.keys)
             .unique(maintain_order=True)
@@ -355,49 +284,6 @@ class Gathering:
         at, span = pl.col(END) - 1, pl.col(END) - 1 - pl.col(START)
         until = at + span + self.windowing.lateness_micros + 2
         return combined.with_columns(at=at, until=until).drop(START, END)
-
-    def closed(self, evicted: pl.DataFrame) -> pl.DataFrame:
-        """What is remembered of windows that go, for as long as their lateness again: their last pane."""
-        return evicted.filter(pl.col("pane") > 0).select(
-            *self.keys,
-            (pl.col("pane") - 1).alias("last_pane"),
-            (pl.col(END) + 2 * self.windowing.lateness_micros + 1).alias("forget"),
-        )
-
-    def with_last_panes(self, tables: dict[str, Table], rejected: pl.DataFrame) -> pl.DataFrame:
-        """Rejected rows with the last pane of windows that have gone, where it is still known."""
-        if CLOSED_WINDOWS not in tables:
-            return rejected
-        table = tables[CLOSED_WINDOWS]
-        is_merging = self.painter.is_merging
-        remembered = self._of_keys(table, rejected) if is_merging else table.get(rejected.select(self.keys))
-        remembered = remembered.drop("forget")
-        if is_merging:
-            by = list(self.windowing.by)
-            spans = rejected.select(self.keys).unique()
-            how: dict[str, Any] = {"on": by, "nulls_equal": True} if by else {"how": "cross"}
-            pairs = spans.join(remembered, suffix="_gone", **how)
-            meets = (pl.col(START) < pl.col(f"{END}_gone")) & (pl.col(f"{START}_gone") < pl.col(END))
-            remembered = pairs.filter(meets).group_by(self.keys).agg(pl.col("last_pane").max())
-        found = rejected.join(
-            remembered, on=self.keys, how="left", nulls_equal=True, suffix="_gone", maintain_order="left"
-        )
-        found = found.with_columns(pl.coalesce("last_pane", "last_pane_gone").alias("last_pane"))
-        return found.select(rejected.columns)
-
-    def ledger(self, rejected: pl.DataFrame, moment: Moment) -> pl.DataFrame:
-        rows = rejected.explode("_rows")
-        is_by_clock = self.windowing.where.by is Time.PROCESSING
-        at = pl.col("_last") if is_by_clock else pl.col("_rows").struct.field(self.windowing.time)
-        rows = rows.with_columns(event_time=pl.coalesce(at, "_last"))
-        return rows.select(
-            *self.keys,
-            "event_time",
-            (moment.watermark - pl.col("event_time")).alias("late_by"),
-            "reason",
-            "last_pane",
-            pl.col("_rows").alias("row"),
-        )
 
 
 _INDEXES: Sequence[str] = ("pane", "nonspeculative")

@@ -280,16 +280,15 @@ class Table:
         """The same rows with all changes in runs."""
         if not self.fresh.height:
             return self
-        runs = [*self.runs, self._newest_run()]
+        if self.hashes is None:
+            newest = Run.of(self.fresh, self.by)
+        else:
+            newest = Run.ordered(self.fresh.with_columns(pl.Series(HASH, self.hashes)))
+        runs = [*self.runs, newest]
         while len(runs) > 1 and len(runs[-2]) <= GROWTH * len(runs[-1]):
             newer, older = runs.pop(), runs.pop()
-            runs.append(self._merged(older, newer, first=not runs))
+            runs.append(_merged(self, older, newer, first=not runs))
         return self.of_runs([run for run in runs if len(run)])
-
-    def _newest_run(self) -> Run:
-        if self.hashes is None:
-            return Run.of(self.fresh, self.by)
-        return Run.ordered(self.fresh.with_columns(pl.Series(HASH, self.hashes)))
 
     def of_runs(self, runs: Sequence[Run]) -> Self:
         """A table like this one that consists of these runs, oldest first."""
@@ -338,33 +337,35 @@ class Table:
         fresh = pl.concat([kept, changes]) if kept.height else changes
         return type(self)(self.key, self.by, fresh, self.runs)
 
-    def _merged(self, older: Run, newer: Run, *, first: bool) -> Run:
-        """One run of two; the marks of what is gone are not needed where nothing is older."""
-        kept, added = self._kept(older, newer), np.arange(len(newer))
-        if first and newer.has_marks:
-            added = np.flatnonzero(~newer.frame.get_column(GONE).to_numpy())
-        if first and older.has_marks:
-            kept = kept[~older.frame.get_column(GONE).to_numpy()[kept]]
-        hashes = np.concatenate([older.hashes[kept], newer.hashes[added]])
-        # A stable sort of two sorted halves is a merge; the rows are then copied once.
-        order = np.argsort(hashes, kind="stable")
-        at = np.concatenate([kept, added + len(older)])[order]
-        both = pl.concat([older.frame, newer.frame], rechunk=True)[at]
-        return Run(both, hashes[order], older.distinct and newer.distinct and _all_differ(hashes[order]))
 
-    def _kept(self, older: Run, newer: Run) -> npt.NDArray[np.intp]:
-        """Where the rows of a run stand whose key is not in a newer one."""
-        keys = newer.frame.select(self.key)
-        if self.by and set(self.by) == set(self.key):
-            needles = _Needles.ordered(keys, newer.hashes) if newer.distinct else _Needles(keys, self.by)
-            at, found = older.positions(needles)
-            # Hashes can be equal where keys are not: then the long way.
-            if found is not None and _equal(older.frame.select(self.key)[at], needles.keys.filter(found)).all():
-                keep = np.ones(len(older), dtype=np.bool_)
-                keep[at] = False
-                return np.flatnonzero(keep)
-        numbered = older.frame.select(self.key).with_row_index("_at")
-        return _anti(numbered, keys).get_column("_at").to_numpy().astype(np.intp)
+def _merged(table: Table, older: Run, newer: Run, *, first: bool) -> Run:
+    """One run of two; the marks of what is gone are not needed where nothing is older."""
+    kept, added = _kept(table, older, newer), np.arange(len(newer))
+    if first and newer.has_marks:
+        added = np.flatnonzero(~newer.frame.get_column(GONE).to_numpy())
+    if first and older.has_marks:
+        kept = kept[~older.frame.get_column(GONE).to_numpy()[kept]]
+    hashes = np.concatenate([older.hashes[kept], newer.hashes[added]])
+    # A stable sort of two sorted halves is a merge; the rows are then copied once.
+    order = np.argsort(hashes, kind="stable")
+    at = np.concatenate([kept, added + len(older)])[order]
+    both = pl.concat([older.frame, newer.frame], rechunk=True)[at]
+    return Run(both, hashes[order], older.distinct and newer.distinct and _all_differ(hashes[order]))
+
+
+def _kept(table: Table, older: Run, newer: Run) -> npt.NDArray[np.intp]:
+    """Where the rows of a run stand whose key is not in a newer one."""
+    keys = newer.frame.select(table.key)
+    if table.by and set(table.by) == set(table.key):
+        needles = _Needles.ordered(keys, newer.hashes) if newer.distinct else _Needles(keys, table.by)
+        at, found = older.positions(needles)
+        # Hashes can be equal where keys are not: then the long way.
+        if found is not None and _equal(older.frame.select(table.key)[at], needles.keys.filter(found)).all():
+            keep = np.ones(len(older), dtype=np.bool_)
+            keep[at] = False
+            return np.flatnonzero(keep)
+    numbered = older.frame.select(table.key).with_row_index("_at")
+    return _anti(numbered, keys).get_column("_at").to_numpy().astype(np.intp)
 
 
 def _all_differ(hashes: Hashes) -> bool:

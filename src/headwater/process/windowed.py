@@ -18,10 +18,11 @@ from headwater.errors import InvalidError
 from headwater.process.finishing import Finishes
 from headwater.process.firing import NEVER, Firing, Moment, compile_trigger
 from headwater.process.folds import Folds
-from headwater.process.gathering import CLOSED_WINDOWS, EXPIRED, NO_TIME, POINTS, WINDOWS, Gathering
+from headwater.process.gathering import POINTS, WINDOWS, Gathering
 from headwater.process.kernel import Now, State, Step
 from headwater.process.panes import Painter
 from headwater.process.placing import END, START
+from headwater.process.refusing import CLOSED_WINDOWS, EXPIRED, NO_TIME
 from headwater.process.table import Table
 from headwater.process.triggers import is_per_record
 from headwater.process.windowing import CHANGE, Windowing
@@ -66,7 +67,9 @@ class WindowedKernel:
     @property
     def late_schema(self) -> pl.Schema:
         """The columns of the late ledger."""
-        return self.gathering.ledger(self.gathering.rejected(self._nothing(), EXPIRED), Moment(0, 0)).schema
+        return self.gathering.refusing.ledger(
+            self.gathering.refusing.rejected(self._nothing(), EXPIRED), Moment(0, 0)
+        ).schema
 
     def initial(self) -> State:
         combined = self._nothing()
@@ -77,7 +80,8 @@ class WindowedKernel:
             tables[POINTS] = Table.empty(self.gathering.points(combined).schema, (*self.windowing.by, "at"))
         if self.windowing.lateness_micros:
             tables[CLOSED_WINDOWS] = Table.empty(
-                self.gathering.closed(self.gathering.fresh(combined)).schema, (*self.windowing.by, START, END)
+                self.gathering.refusing.closed(self.gathering.fresh(combined)).schema,
+                (*self.windowing.by, START, END),
             )
         return tables
 
@@ -85,7 +89,7 @@ class WindowedKernel:
         # Windows by the clock are known only when the rows are taken in; where a trigger may finish at any time,
         # or looks at each event, all rows have to travel anyway.
         by_clock = self.windowing.where.by is Time.PROCESSING
-        if by_clock or is_per_record(self.windowing.when) or self.gathering.finishes is Finishes.ANY_TIME:
+        if by_clock or is_per_record(self.windowing.when) or self.gathering.refusing.finishes is Finishes.ANY_TIME:
             return rows
         combined = self.gathering.combine(rows, now)
         is_merging = isinstance(self.windowing.where, Session)
@@ -106,7 +110,7 @@ class WindowedKernel:
         due, evicted = self._fire_due(tables, moment)
         self._forget(tables, moment)
         output = pl.concat([*changes, due])
-        ledger = self.gathering.ledger(pl.concat(late), moment) if late else None
+        ledger = self.gathering.refusing.ledger(pl.concat(late), moment) if late else None
         counters = {
             "panes": output.filter(pl.col(CHANGE) > 0).height,
             "late": 0 if ledger is None else ledger.height,
@@ -134,12 +138,12 @@ class WindowedKernel:
         if touched is None:
             timeless = combined.filter(pl.col(END).is_null())
             if timeless.height:
-                late.append(self.gathering.rejected(timeless, NO_TIME))
+                late.append(self.gathering.refusing.rejected(timeless, NO_TIME))
                 combined = combined.filter(pl.col(END).is_not_null())
             gathered = self.gathering.gather(tables, combined, moment)
             gone = gathered.gone
             if gathered.rejected is not None:
-                late.append(self.gathering.with_last_panes(tables, gathered.rejected))
+                late.append(self.gathering.refusing.with_last_panes(tables, gathered.rejected))
             touched = self.gathering.merge(gathered.union)
         rows = self.painter.rows_of(touched)
         if isinstance(self.windowing.where, Session):
@@ -189,7 +193,7 @@ class WindowedKernel:
         if evicted.height:
             windows = windows.drop(evicted.select(self.gathering.keys))
             if CLOSED_WINDOWS in tables:
-                tables[CLOSED_WINDOWS] = tables[CLOSED_WINDOWS].put(self.gathering.closed(evicted))
+                tables[CLOSED_WINDOWS] = tables[CLOSED_WINDOWS].put(self.gathering.refusing.closed(evicted))
         tables[WINDOWS] = windows
         return changes, evicted.height
 

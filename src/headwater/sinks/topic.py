@@ -18,7 +18,7 @@ stands in the progress topic then is the truth. Readers see each batch once if t
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import cast
 
 import numpy as np
@@ -32,6 +32,7 @@ from headwater.record import TopicPartition
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.folding import fold
 from headwater.sinks.jsontext import json_objects
+from headwater.sinks.progress import Progress, Step, advance, judge
 from headwater.transmit.batch import decode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.encoding import Body, Ints, encode_columns, encode_headers, partitions_by_key
@@ -87,15 +88,20 @@ class KafkaTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Progress:
+class _Noted:
     """What the progress topic says of the last batch."""
 
-    run: str
-    number: int
+    progress: Progress
     topic: str
 
     def encode(self) -> bytes:
-        return json.dumps({"run": self.run, "number": self.number, "topic": self.topic}).encode()
+        return json.dumps({"topic": self.topic, **asdict(self.progress)}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "_Noted":
+        told = json.loads(data)
+        progress = Progress(run=told["run"], number=told["number"], past=tuple(told["past"]))
+        return cls(progress=progress, topic=told["topic"])
 
 
 class _TopicWriter:
@@ -112,28 +118,26 @@ class _TopicWriter:
         self._last = _read_progress(client, self._progress_at)
 
     def write(self, batch: Batch) -> bool:
-        last = self._last
-        if last is not None and last.run == batch.run and batch.number <= last.number:
+        known = None if self._last is None else self._last.progress
+        step = judge(known, batch, self._stream, f"topic {self._sink.name!r}")
+        if step is Step.SKIP:
             return False
-        if last is not None and last.run not in (batch.run, self._stream.continues):
-            self._check_new_run(last)
-        progress = _Progress(run=batch.run, number=batch.number, topic=self._sink.name)
+        if step is Step.START_AFRESH:
+            self._check_new_run()
+        noted = _Noted(progress=advance(known, batch), topic=self._sink.name)
+        record = (pa.array([text], pa.binary()) for text in (self._stream.query.encode(), noted.encode()))
         bodies = self._bodies(batch)
-        bodies[self._progress_at] = list(
-            encode_columns(
-                pa.array([self._stream.query.encode()], pa.binary()), pa.array([progress.encode()], pa.binary())
-            )
-        )
+        bodies[self._progress_at] = list(encode_columns(*record))
         self._producer.commit(bodies, timestamp_ms=self._clock.now_ms())
-        self._last = progress
+        self._last = noted
         return True
 
     def close(self) -> None:
         self._client.close()
 
-    def _check_new_run(self, last: _Progress) -> None:
+    def _check_new_run(self) -> None:
         """Let a new run write from its first batch on, where it would not repeat what readers have seen."""
-        if self._sink.restart == APPEND or last.topic != self._sink.name:
+        if self._sink.restart == APPEND or self._last is None or self._last.topic != self._sink.name:
             return
         everywhere = [TopicPartition(self._sink.name, n) for n in range(self._partitions)]
         if not any(self._client.offsets(everywhere, LATEST).values()):
@@ -223,7 +227,7 @@ def _ensure_topic(client: Client, name: str, partitions: int, configs: Mapping[s
     return len(found[name].leaders)
 
 
-def _read_progress(client: Client, at: TopicPartition) -> _Progress | None:
+def _read_progress(client: Client, at: TopicPartition) -> _Noted | None:
     """The last record of the progress topic, looked for from its end backwards; None if there is none."""
     start, end = client.offsets([at], EARLIEST)[at], client.offsets([at], LATEST)[at]
     span = 16
@@ -236,8 +240,7 @@ def _read_progress(client: Client, at: TopicPartition) -> _Progress | None:
                 if not header.is_control:
                     last = decode_batch(data, place)[-1].value
         if last is not None:
-            told = json.loads(last)
-            return _Progress(run=told["run"], number=told["number"], topic=told["topic"])
+            return _Noted.decode(last)
         if begin == start:
             return None
         span *= 16

@@ -9,6 +9,7 @@ list is derived from the log. A small file keeps what was read of it, so that a 
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,7 +55,8 @@ class Exclusions:
             if letters.topic in there:
                 self._take(client, letters)
         if json.dumps(self._read) != before:
-            self._save()
+            with suppress(OSError):  # It can be read from the log again.
+                self._save()
 
     def options(self, topic: str, *, also: Iterable[tuple[TopicPartition, int]] = ()) -> dict[str, str]:
         """The source's options for a topic that the query reads; `also` is left out, too, though not for good."""

@@ -15,6 +15,9 @@ TRIES_MAX = 4
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|database or disk is full")
+"""Passes when somebody makes room, however long that takes; said by the system, Java, Python and SQLite."""
+
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: .")
 """The last line of a Python traceback; the ones before it are indented."""
 
@@ -68,6 +71,9 @@ def read_failure(text: str) -> Failure:
     """The line that says what went wrong, out of the tracebacks of two languages that Spark wraps around it."""
     words, _, _ = text.partition("=== Streaming Query ===")
     lines = [line for line in words.splitlines() if line.strip()]
+    for line in lines:
+        if _NO_ROOM.search(line):
+            return Failure(line.strip(), errors.UnavailableError)
     raised = [line for before, line in pairwise(lines) if before.startswith("  ") and _RAISED.match(line)]
     if not raised:
         return Failure(lines[0].strip() if lines else "no reason was given")

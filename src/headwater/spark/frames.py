@@ -3,12 +3,15 @@
 Strings travel with plain offsets, not as views: then a slice of a frame takes no more bytes than its rows need.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
+
+from headwater.process.table import HASH
 
 _PLAIN = pl.CompatLevel.oldest()
 
@@ -34,6 +37,36 @@ def to_bytes(table: pa.Table) -> pa.Buffer:
 
 def from_bytes(data: bytes | memoryview | pa.Buffer) -> pl.DataFrame:
     return from_arrow(pa.ipc.open_stream(data).read_all())
+
+
+_CONSTANTS = b"headwater.constants"
+
+
+def to_lean(frame: pl.DataFrame) -> pa.Table:
+    """A frame as Arrow without the columns of whole numbers in which all rows say the same; these are in the
+    metadata. Of a table of windows that is half of the bytes, and reading them back takes no memory."""
+    constants = {}
+    # One column stays, so that it is known how many rows there are.
+    for series in frame.drop(HASH, strict=False).iter_columns() if HASH in frame.columns and frame.height else ():
+        is_plain = series.dtype.is_integer() or series.dtype == pl.Boolean
+        if is_plain and series.null_count() == 0 and series.min() == series.max():
+            constants[series.name] = int(series[0])
+    kinds = {name: str(frame.schema[name]) for name in constants}
+    lean = {"columns": frame.columns, "values": constants, "kinds": kinds}
+    table = to_arrow(frame.drop(constants))
+    return table.replace_schema_metadata({_CONSTANTS: json.dumps(lean).encode()})
+
+
+def from_lean(table: pa.Table) -> pl.DataFrame:
+    """The frame again."""
+    lean = json.loads((table.schema.metadata or {}).get(_CONSTANTS, b"{}"))
+    frame = from_arrow(table)
+    if not lean.get("values"):
+        return frame
+    values = [
+        pl.lit(value).cast(getattr(pl, lean["kinds"][name])).alias(name) for name, value in lean["values"].items()
+    ]
+    return frame.with_columns(*values).select(lean["columns"])
 
 
 def slices(frame: pl.DataFrame, rows_max: int) -> Iterator[pl.DataFrame]:

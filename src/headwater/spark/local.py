@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headwater.process.kernel import BEGINNING
 from headwater.process.table import Run
-from headwater.spark.frames import from_arrow
+from headwater.spark.frames import from_lean, to_lean
 
 FILE_BYTES_MIN = 64 * 1024
 """Below this, asking the state store is as fast as opening a file."""
@@ -58,7 +58,7 @@ class Shared:
             with suppress(OSError):  # A full disk makes it slower, not wrong.
                 path = self._folder() / name
                 with _written(path) as temporary:
-                    table = run.frame.rechunk().to_arrow()
+                    table = to_lean(run.frame)
                     with pa.ipc.new_file(temporary, table.schema) as writer:
                         writer.write_table(table)
                 return self._map(path, name) or run
@@ -88,7 +88,7 @@ class Shared:
     def _map(self, path: Path, name: str) -> Run | None:
         try:
             with pa.memory_map(str(path)) as file:
-                run = Run.ordered(from_arrow(pa.ipc.open_file(file).read_all()))
+                run = Run.ordered(from_lean(pa.ipc.open_file(file).read_all()))
         except (OSError, pa.ArrowInvalid):
             return None
         _remember(name, run, 0)

@@ -23,9 +23,11 @@ from headwater.errors import ConflictError
 from headwater.process.windowing import CHANGE
 from headwater.sink import Stream
 from headwater.spark.building import APPEND, UPDATE, Plan, plan_query, read_stream
+from headwater.spark.checkpoint import check_checkpoint
 from headwater.spark.definition import check_definition, keep_partitions, read_definition, write_definition
 from headwater.spark.exclusions import Exclusions, exclusions_of
 from headwater.spark.failures import Failure
+from headwater.spark.life import died, java_exit, while_java_lives
 from headwater.spark.poison import Ground, Isolation
 from headwater.spark.rebuilding import Rebuilds, Surrounding
 from headwater.spark.rows import bad_records
@@ -83,16 +85,19 @@ class Pipeline:
         self._launched: dict[str, _Launched] = {}
         self._exclusions: dict[str, Exclusions] = {}
         self._generations = Generations(store)
-        self._watch = Watch(facts, settings.bootstrap_servers, clock)
+        self._watch = Watch(facts, settings.bootstrap_servers, clock, self.left_out)
         around = Surrounding(
             servers=settings.bootstrap_servers, checkpoints=settings.data / "checkpoints", once=settings.once
         )
         self._rebuilds = Rebuilds(self._watch, self._start_view, app, self._generations, around)
 
+    @while_java_lives()
     def start(self) -> None:
         """Check every query, then start every one; nothing is started if anything is wrong."""
         data, servers = self._settings.data, self._settings.bootstrap_servers
-        self._exclusions = {q.name: exclusions_of(data, self._app.name, q, servers) for q in self._app.queries}
+        for query in self._app.queries:
+            check_checkpoint(self._checkpoint(self._generations.current(query.name).name), query.name)
+            self._exclusions[query.name] = exclusions_of(data, self._app.name, query, servers)
         plans = [self._plan(query) for query in self._app.queries]
         misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
         plans = [plan for plan in plans if self._goes_on(plan)]
@@ -101,20 +106,25 @@ class Pipeline:
             self._start(plan, sink)
         for topic, records in misfits:
             name = topic.dead_letters
+            check_checkpoint(self._checkpoint(name), name)
             sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, self._clock)
             writer = self._writer(name, name, records, UPDATE, DEAD_LETTER_TRIGGER)
             self._watch.launch(name, partial(self._begin, writer.foreachBatch(sink), UPDATE))
         self._rebuilds.tend()
 
+    @while_java_lives()
     def run(self, *, until: float | None = None) -> None:
         """Watch over the queries until they end, one is given up, or the monotonic time `until` is reached.
 
-        A query that fails is started again, from where it was; one that fails over and over is given up.
+        A query that fails is started again, from where it was; one that fails over and over is given up. Where
+        Spark's Java has died, a SparkDiedError says so.
         """
         while True:
+            if (code := java_exit()) is not None:
+                raise died(code)
             # Asked before failures are tended: a query that ended since then is looked at once more.
             settled = self._watch.settled
-            self._watch.note_progress(self.left_out())
+            self._watch.note_progress()
             self._watch.tend_failures(self)
             if not self._rebuilds.tend() and settled and self._watch.settled:
                 return
@@ -148,6 +158,7 @@ class Pipeline:
             spark=self._spark,
             servers=self._settings.bootstrap_servers,
             checkpoint=self._checkpoint(launched.generation.name),
+            starting=launched.generation.starting,
         )
         exclusions = self._exclusions[launched.generation.query]
         tell = partial(self._watch.tell, name)

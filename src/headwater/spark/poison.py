@@ -23,7 +23,8 @@ from headwater.spark.building import call_function, read_part
 from headwater.spark.checkpoint import BegunBatch, begun_batch
 from headwater.spark.exclusions import Exclusions
 from headwater.spark.failures import Failure, read_failure
-from headwater.spark.offsets import Range
+from headwater.spark.offsets import Range, from_json
+from headwater.store.generations import Starting
 from headwater.transmit.batch import encode_batch
 from headwater.transmit.client import EARLIEST, Client
 from headwater.transmit.letters import letter_headers
@@ -47,6 +48,8 @@ class Ground:
     spark: SparkSession
     servers: str
     checkpoint: Path
+    starting: Starting | None = None
+    """Where its first batch starts, if not at the first record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Isolation:
         self._stopped = threading.Event()
         self._found = 0
         self._noted: tuple[float, int] | None = None
-        self._error: BaseException | None = None
+        self._error: HeadwaterError | None = None
         self._thread = threading.Thread(target=self._run, name=f"isolate-{query.name}", daemon=True)
         self._thread.start()
 
@@ -110,8 +113,10 @@ class Isolation:
                 post_letters(client, self.query, rows, self._exclusions, self._clock)
                 self._exclusions.catch_up(client)
             self._found = len(rows)
-        except BaseException as error:
+        except HeadwaterError as error:
             self._error = error
+        except Exception as error:
+            self._error = HeadwaterError(f"the search failed with {type(error).__name__}: {error}")
 
     def _try_on(self, records: int, found: int) -> None:
         if self._stopped.is_set():
@@ -141,7 +146,7 @@ class Search:
         batch = begun_batch(self._ground.checkpoint)
         if batch is None:
             raise HeadwaterError("no batch had been begun")
-        whole = _parts(batch, self._query.topics, self._ground.servers)
+        whole = _parts(batch, self._query.topics, self._ground)
         records = _count(whole)
         if not self._fails(whole):
             raise HeadwaterError(
@@ -249,10 +254,11 @@ def cut(ranges: Sequence[Range], low: int, high: int) -> list[Range]:
     return parts
 
 
-def _parts(batch: BegunBatch, topics: Sequence[Topic], servers: str) -> Parts:
-    new = [tp for tp in batch.end if tp not in batch.start]
-    with Client(servers) as client:
-        starts = {**batch.start, **client.offsets(new, EARLIEST)}
+def _parts(batch: BegunBatch, topics: Sequence[Topic], ground: Ground) -> Parts:
+    told = from_json(ground.starting or {}) if batch.number == 0 else batch.start
+    new = [tp for tp in batch.end if tp not in told]
+    with Client(ground.servers) as client:
+        starts = {**told, **client.offsets(new, EARLIEST)}
     return {
         topic.name: [
             Range(tp, min(starts[tp], batch.end[tp]), batch.end[tp])

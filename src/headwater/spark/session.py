@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.spark.java import JavaChoice, find_java
+from headwater.spark.life import stop_session, tell_nothing_twice
 
 PREDECESSOR_S = 60.0
 """How long the processes of a run that was killed may take to notice."""
@@ -54,6 +55,7 @@ def spark_session(
         with _stderr_to(log_file):
             session = builder.getOrCreate()
             session.sparkContext.setLogLevel("WARN")
+            tell_nothing_twice(session)
     except HeadwaterError:
         raise
     except Exception as error:
@@ -64,7 +66,7 @@ def spark_session(
     try:
         yield session
     finally:
-        session.stop()
+        stop_session(session)
 
 
 def _settings(master: str) -> dict[str, str]:
@@ -78,6 +80,8 @@ def _settings(master: str) -> dict[str, str]:
         "spark.python.authenticate.socketTimeout": "120s",
         # There is a task for each core already.
         "spark.executorEnv.POLARS_MAX_THREADS": "1",
+        # Polars gives memory back after half a second, and the next batch has it zeroed again.
+        "spark.executorEnv._RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:10000",
         # Facts about batches without rows are of no interest, and there are many.
         "spark.sql.streaming.noDataProgressEventInterval": "60000",
     }

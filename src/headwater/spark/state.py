@@ -16,7 +16,7 @@ import pyarrow as pa
 from headwater.errors import InvalidError
 from headwater.process.kernel import State
 from headwater.process.table import GONE, HASH, Run, Table, hash_mark
-from headwater.spark.frames import from_arrow, slices, to_arrow, to_bytes
+from headwater.spark.frames import from_lean, slices, to_bytes, to_lean
 from headwater.spark.local import Shared
 
 PIECE_ROWS = 100_000
@@ -86,7 +86,7 @@ class BucketState:
             return self._names[id(run)][0], len(run)
         name = uuid.uuid4().hex
         for number, piece in enumerate(slices(run.frame, PIECE_ROWS)):
-            self._pieces.updateValue((name, number), (to_bytes(to_arrow(piece)).to_pybytes(),))
+            self._pieces.updateValue((name, number), (to_bytes(to_lean(piece)).to_pybytes(),))
         self._shared.keep(name, run)
         return name, len(run)
 
@@ -94,8 +94,8 @@ class BucketState:
         run = self._shared.find(name)
         if run is None:
             pieces = [self._pieces.getValue((name, number))[0] for number in range(_count(length))]
-            tables = [pa.ipc.open_stream(bytes(piece)).read_all() for piece in pieces]
-            run = self._shared.keep(name, Run.ordered(from_arrow(pa.concat_tables(tables)).rechunk()))
+            frames = [from_lean(pa.ipc.open_stream(bytes(piece)).read_all()) for piece in pieces]
+            run = self._shared.keep(name, Run.ordered(pl.concat(frames, rechunk=True)))
         # Held as well, so that no other run can get its id before `save`.
         self._names[id(run)] = name, run
         return run

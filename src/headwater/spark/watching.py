@@ -12,6 +12,7 @@ from headwater.clock import Clock
 from headwater.errors import HeadwaterError, InvalidError, UnavailableError
 from headwater.spark.building import first_line
 from headwater.spark.failures import PAUSE_MAX_S, Failure, Retries, read_failure
+from headwater.spark.life import died, java_exit
 from headwater.spark.offsets import Offsets, from_json
 from headwater.spark.poison import Isolation
 from headwater.store.facts import FactStore, Kind
@@ -53,10 +54,14 @@ class _Watched:
 class Watch:
     """The queries of a pipeline, by name, running or not."""
 
-    def __init__(self, facts: FactStore, servers: str, clock: Clock) -> None:
+    def __init__(
+        self, facts: FactStore, servers: str, clock: Clock, left_out: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """`left_out` tells how many records each query leaves out."""
         self._facts = facts
         self._servers = servers
         self._clock = clock
+        self._left_out = left_out
         self._retries = Retries()
         self._watched: dict[str, _Watched] = {}
 
@@ -83,9 +88,13 @@ class Watch:
 
     def stop(self) -> None:
         """Stop all between batches, as far as Spark can."""
+        code = java_exit()
         for name, watched in self._watched.items():
             if watched.isolation is not None:
                 watched.isolation.stop()
+            if code is not None:
+                self.tell(name, {"state": "waiting", "error": str(died(code))})
+                continue
             was_active = watched.query.isActive
             watched.query.stop()
             if was_active:
@@ -100,14 +109,14 @@ class Watch:
         """How many records each query has read since the start."""
         return {name: watched.rows_read for name, watched in self._watched.items()}
 
-    def note_progress(self, left_out: Mapping[str, int]) -> None:
-        """Record what the queries have done since the last call, and how many records each leaves out."""
+    def note_progress(self) -> None:
+        """Record what the queries have done since the last call."""
         for name, watched in self._watched.items():
             progress = watched.query.lastProgress
             if progress is not None and progress.json != watched.noted:
                 watched.noted = progress.json
-                fact = self._fact(watched.query, progress)
-                self.tell(name, {**fact, "leftOutRecords": left_out.get(name.partition(MARK)[0], 0)})
+                left_out = {"leftOutRecords": self._left_out().get(name.partition(MARK)[0], 0)}
+                self.tell(name, self._fact(watched.query, progress) | left_out)
 
     def tend_failures(self, mender: Mender) -> None:
         """Start failed queries again after a pause; raise for one that cannot be mended."""

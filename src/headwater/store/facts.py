@@ -15,6 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from headwater.errors import UnavailableError
+from headwater.store.room import waits_for_room
+
 FACTS_KEPT = 300
 
 _SCHEMA = """
@@ -51,8 +54,17 @@ class FactStore:
         self._connection().executescript(_SCHEMA)
 
     def add(self, query: str, body: dict[str, Any], *, at_ms: int, kind: Kind = Kind.BATCH) -> None:
-        """Append a fact and forget those that are too old."""
+        """Append a fact and forget those that are too old; where there is no room, this one is lost."""
+        try:
+            with waits_for_room(self._path):
+                self._add(query, body, at_ms, kind)
+        except UnavailableError:
+            pass
+
+    def _add(self, query: str, body: dict[str, Any], at_ms: int, kind: Kind) -> None:
         db = self._connection()
+        if db.in_transaction:
+            db.execute("rollback")  # What is left of a fact that did not find room.
         db.execute("begin immediate")
         ours = "from facts_by_kind where query = ? and kind = ?"
         last = db.execute(f"select max(sequence) {ours}", (query, kind)).fetchone()[0] or 0

@@ -31,6 +31,7 @@ from headwater.errors import ConflictError, InvalidError
 from headwater.store import generations, late, tables
 from headwater.store.columns import Value, parse_value, sorting
 from headwater.store.late import LateRow
+from headwater.store.room import waits_for_room
 from headwater.store.tables import Progress, ViewShape
 
 BUSY_TIMEOUT_S = 30.0
@@ -65,7 +66,8 @@ class ViewStore:
             self._check_readable()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.reading().executescript(_SCHEMA.format(late=late.SCHEMA, generations=generations.SCHEMA))
+            with waits_for_room(path):
+                self.reading().executescript(_SCHEMA.format(late=late.SCHEMA, generations=generations.SCHEMA))
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -276,12 +278,13 @@ class ViewStore:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        with self._write_lock:
+        with self._write_lock, waits_for_room(self.path):
             db = self.reading()
             db.execute("begin immediate")
             try:
                 yield db
+                db.execute("commit")
             except BaseException:
-                db.execute("rollback")
+                if db.in_transaction:  # SQLite has rolled back by itself where the disk was full.
+                    db.execute("rollback")
                 raise
-            db.execute("commit")
