@@ -1,8 +1,12 @@
 """What is done to a broker: Kafka's own tools, and confluent-kafka from Python."""
 
+import json
+import multiprocessing
 import re
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import confluent_kafka
 from _brokers import KAFKA_VERSION, Running, java, kafka_jars
@@ -17,6 +21,7 @@ BATCH_BYTES = 64_000
 _PRODUCED = re.compile(r"([\d.]+) records/sec")
 _PERCENTILES = re.compile(r"Percentiles: 50th = ([\d.]+), 99th = ([\d.]+)")
 _QUIET = {"log_level": 2}
+_KEYS = 100
 
 
 def _tool(name: str, *arguments: str) -> list[str]:
@@ -151,3 +156,30 @@ def acknowledged_after(broker: Running) -> float:
     producer.produce("first", b"x")
     assert producer.flush(60) == 0
     return time.monotonic() - broker.started
+
+
+def _produce(servers: str, topic: str, rate: int) -> None:
+    """Append events at a rate until killed: a key, when it was sent, and that as the time of the event."""
+    settings = {"bootstrap.servers": servers, "linger.ms": 1, "queue.buffering.max.messages": 1_000_000}
+    producer = confluent_kafka.Producer(settings)
+    began, sent = time.perf_counter(), 0
+    while True:
+        due = int((time.perf_counter() - began) * rate)
+        now = time.time()
+        rest = json.dumps({"sent": now, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))})[1:]
+        for number in range(sent, due):
+            producer.produce(topic, f'{{"key": "{number % _KEYS}", {rest}'.encode())
+        sent = due
+        producer.poll(0.001)
+
+
+@contextmanager
+def producing(servers: str, topic: str, rate: int) -> Iterator[None]:
+    """Have events appended in the meantime, by a process of its own."""
+    process = multiprocessing.get_context("spawn").Process(target=_produce, args=(servers, topic, rate))
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()

@@ -10,8 +10,6 @@ in memory, with no store behind it, so it is a floor and no rival. Its trigger i
 """
 
 import argparse
-import json
-import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +19,9 @@ from pathlib import Path
 from statistics import quantiles
 
 from _brokers import create_topic, start_headwater
+from _loads import producing
 from _report import machine
 from _spark import OURS, THEIRS, session_with_connector, stream
-from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -34,7 +32,6 @@ from headwater.store.facts import FactStore
 from headwater.store.sqlite import ViewStore
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "latency.md"
-KEYS = 100
 RATES = (1_000, 50_000)
 SCHEMA = "key string, sent double, at timestamp"
 WARM_UP_S = 10.0
@@ -58,32 +55,6 @@ class Ages:
                 self.seen[key] = sent
                 if count:
                     self.ages.append(now - sent)
-
-
-def produce(servers: str, topic: str, rate: int) -> None:
-    """Append events at a rate until killed."""
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, "queue.buffering.max.messages": 1_000_000})
-    began, sent = time.perf_counter(), 0
-    while True:
-        due = int((time.perf_counter() - began) * rate)
-        now = time.time()
-        rest = json.dumps({"sent": now, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))})[1:]
-        for number in range(sent, due):
-            producer.produce(topic, f'{{"key": "{number % KEYS}", {rest}'.encode())
-        sent = due
-        producer.poll(0.001)
-
-
-@contextmanager
-def producing(servers: str, topic: str, rate: int) -> Iterator[None]:
-    """Have events appended in the meantime, by a process of its own."""
-    process = multiprocessing.get_context("spawn").Process(target=produce, args=(servers, topic, rate))
-    process.start()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.join()
 
 
 @contextmanager

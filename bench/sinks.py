@@ -10,11 +10,12 @@ written by JDBC and merged. Jars come from Maven and are for this comparison onl
 import argparse
 import os
 import shutil
+import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -110,6 +111,8 @@ def through_staging(world: World, name: str) -> Write:
 def through_sqlite_jdbc(world: World, name: str) -> Write:
     options = {"url": f"jdbc:sqlite:{world.folder / name}", "driver": "org.sqlite.JDBC", "dbtable": "results"}
     options["batchsize"] = "10000"
+    with closing(sqlite3.connect(world.folder / name)) as db:  # Spark cannot tell that it is not there.
+        db.execute("create table results (id integer, product text, customer text, amount real, at text)")
     # SQLite takes one writer at a time.
     return lambda rows, _: rows.coalesce(1).write.format("jdbc").options(**options).mode("append").save()
 
