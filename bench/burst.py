@@ -163,8 +163,8 @@ def main() -> None:
 INTRODUCTION = """# A burst of fifty times the usual rate
 
 By `./dev bench burst` on {machine}. A view of windows of a minute, with changes in every batch, at {rate:,}
-events a second; then {burst_s:.0f} seconds of fifty times as many; then as before. Memory is that of the app and all
-its processes, Java included; broker and producer have the same two cores.
+events a second; then {burst_s:.0f} seconds of fifty times as many; then as before. Memory is that of the app
+and all its processes, Java included; broker and producer have the same two cores.
 """
 
 
