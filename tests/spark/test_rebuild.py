@@ -53,6 +53,11 @@ class Shop:
             pipeline.stop()
         return self.revenue()
 
+    def partitions(self, name: str) -> int:
+        """In how many the state of a checkpoint is."""
+        state = self.folder / "checkpoints" / name / "state" / "0"
+        return sum(1 for path in state.iterdir() if path.name.isdigit())
+
     def revenue(self) -> dict[tuple[str, str], float]:
         rows = self.store.rows("revenue")
         return {(r["product"], r["window"]["start"][14:19]): r["revenue"] for r in rows}
@@ -135,3 +140,19 @@ def test_what_the_state_can_take_goes_on(shop: Shop, produce: Any, broker: Broke
     notes = [fact.body.get("note", "") for fact in shop.facts.latest("revenue", limit=20)]
     assert any("lateness: 1 hour -> 2 hours" in note for note in notes)
     assert any("delay: none -> 1 second" in note for note in notes)
+
+
+def test_a_rebuild_takes_another_number_of_spark_partitions(spark: Any, shop: Shop) -> None:
+    panes = windows("1 minute", when=hw.EveryBatch())
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    assert shop.run(panes) == BY_MINUTE
+    more = int(before) + 1
+    spark.conf.set("spark.sql.shuffle.partitions", str(more))
+    try:
+        assert shop.run(panes) == BY_MINUTE
+        assert shop.partitions("revenue") == int(before)  # as the checkpoint has it
+        shop.generations.ask_rebuild("revenue")
+        assert shop.run(panes) == BY_MINUTE
+        assert shop.partitions("revenue@1") == more
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)

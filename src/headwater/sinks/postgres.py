@@ -3,7 +3,7 @@
     hw.Postgres("postgresql://shop@db/shop", table="revenue")
 
 A batch is one transaction: the row of `headwater_progress` that belongs to the table is locked, the rows are
-copied in (COPY), upserted or deleted by key, and the batch's number is noted in that row. Whoever opens the table
+copied in (COPY), merged or deleted by key, and the batch's number is noted in that row. Whoever opens the table
 raises its epoch in that row, which waits for a commit that is under way; so a writer from before finds another
 epoch than its own, and who comes after a commit with an unknown end finds there whether it happened. Nothing else
 guards the rows; see docs/decisions/0050.
@@ -146,7 +146,7 @@ class PostgresWriter:
         """Write the batch in one transaction; False if it is there already."""
         rows = batch.rows.cast(self._stream.schema)
         attempt = f"write batch {batch.number} of {self._stream.query!r} to {self._place}"
-        with _explained(attempt, rows), self._connection.transaction():
+        with _explained(attempt), self._connection.transaction():
             progress = self._lock()
             step = judge(progress, batch, self._stream, self._place)
             if step is Step.SKIP:
@@ -154,7 +154,7 @@ class PostgresWriter:
             if step is Step.START_AFRESH:
                 # Not truncate: that would lock out everybody who reads.
                 self._connection.execute(self._shape.delete_all)
-            self._put(Batch(run=batch.run, number=batch.number, rows=rows, signs=batch.signs))
+            self._put(Batch(run=batch.run, number=batch.number, rows=rows, signs=batch.signs), attempt)
             self._note(advance(progress, batch))
         return True
 
@@ -174,9 +174,9 @@ class PostgresWriter:
         values = (progress.run, progress.number, list(progress.past), self._shape.target.name)
         self._connection.execute(self._shape.note_progress, values)
 
-    def _put(self, batch: Batch) -> None:
+    def _put(self, batch: Batch, attempt: str) -> None:
         if not self._stream.key:
-            self._copy(self._shape.copy_into, batch.rows)
+            self._copy(self._shape.copy_into, batch.rows, attempt)
             return
         folded = fold(batch, self._stream.key)
         nulls = tables.null_keys(folded.puts, self._stream.key)
@@ -187,15 +187,17 @@ class PostgresWriter:
                 hint=f"make the index with `nulls not distinct`, or leave such rows out of {self._stream.query!r}",
             )
         if folded.deletes.num_rows:
-            self._copy(tables.copy_stage(_DELETES, self._stream.key), folded.deletes)
+            self._copy(tables.copy_stage(_DELETES, self._stream.key), folded.deletes, attempt)
             has_null = tables.null_keys(folded.deletes, self._stream.key) is not None
             self._connection.execute(self._shape.delete_staged(_DELETES, nulls=has_null))
         if folded.puts.num_rows:
-            self._copy(tables.copy_stage(_PUTS, self._shape.columns), folded.puts)
-            self._connection.execute(self._shape.upsert_staged(_PUTS))
+            puts = tables.in_order(folded.puts, self._stream.key)
+            self._copy(tables.copy_stage(_PUTS, self._shape.columns), puts, attempt)
+            self._connection.execute(self._shape.upsert_staged(_PUTS, nulls=nulls is not None))
 
-    def _copy(self, statement: "Composed", rows: pa.Table) -> None:
-        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+    def _copy(self, statement: "Composed", rows: pa.Table, attempt: str) -> None:
+        # Explained here, where it is known which row is in the line that the server names.
+        with _explained(attempt, rows), self._connection.cursor() as cursor, cursor.copy(statement) as copy:
             for block in csv_blocks(rows):
                 copy.write(block)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 PROGRESS = "headwater_progress"
 _NAME = re.compile(r"[^.\"\x00]+")
-_NULLS_SINCE = 150000
-"""The server's version from which a unique index can take nulls for equal."""
+_NULLS_SINCE = _MERGE_SINCE = 150000
+"""The server's versions from which a unique index can take nulls for equal, and from which there is MERGE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,12 @@ def _names(names: Sequence[str], prefix: str = "") -> "Composed":
     return sql.SQL(", ").join(sql.SQL(prefix) + sql.Identifier(name) for name in names)
 
 
+def _same(text: str, names: Sequence[str]) -> "Composed":
+    from psycopg import sql
+
+    return sql.SQL(" and ").join(_sql(text, name=sql.Identifier(name)) for name in names)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
     """A table that was made or checked, and what can be done to it."""
@@ -120,6 +126,7 @@ class TableShape:
     columns: tuple[str, ...]
     key: tuple[str, ...]
     nulls_are_equal: bool
+    has_merge: bool
 
     @property
     def delete_all(self) -> "Composed":
@@ -144,7 +151,28 @@ class TableShape:
             progress=self.target.progress.sql,
         )
 
-    def upsert_staged(self, stage: str) -> "Composed":
+    def upsert_staged(self, stage: str, *, nulls: bool) -> "Composed":
+        """Put the staged rows: by MERGE, which joins, or else by a look into the index for each."""
+        return self._insert_staged(stage) if nulls or not self.has_merge else self._merge_staged(stage)
+
+    def _merge_staged(self, stage: str) -> "Composed":
+        from psycopg import sql
+
+        others = [name for name in self.columns if name not in self.key]
+        sets = [_sql("{name} = s.{name}", name=sql.Identifier(name)) for name in others]
+        matched = sql.SQL("update set ") + sql.SQL(", ").join(sets) if sets else sql.SQL("do nothing")
+        return _sql(
+            "merge into {table} t using pg_temp.{stage} s on {same} when matched then {matched} "
+            "when not matched then insert ({columns}) values ({values})",
+            table=self.target.sql,
+            stage=sql.Identifier(stage),
+            same=_same("s.{name} = t.{name}", self.key),
+            matched=matched,
+            columns=_names(self.columns),
+            values=_names(self.columns, "s."),
+        )
+
+    def _insert_staged(self, stage: str) -> "Composed":
         from psycopg import sql
 
         others = [name for name in self.columns if name not in self.key]
@@ -167,7 +195,7 @@ class TableShape:
             "delete from {table} t using pg_temp.{stage} d where {same}",
             table=self.target.sql,
             stage=sql.Identifier(stage),
-            same=sql.SQL(" and ").join(_sql(same, name=sql.Identifier(name)) for name in self.key),
+            same=_same(same, self.key),
         )
 
 
@@ -246,13 +274,23 @@ def ensure_table(connection: Any, stream: Stream, target: TableName) -> tuple[Ta
         "where a.attrelid = to_regclass(%s) and a.attnum > 0 and not a.attisdropped",
         (target.sql.as_string(connection),),
     ).fetchall()
-    if not found:
-        nulls_are_equal = connection.info.server_version >= _NULLS_SINCE
+    version = connection.info.server_version
+    if found:
+        _check_columns(
+            stream, target, {name: kind for name, kind, _ in found}, [n for n, _, must in found if must]
+        )
+        nulls_are_equal = _check_key(connection, stream, target) if stream.key else True
+    else:
+        nulls_are_equal = version >= _NULLS_SINCE
         _create(connection, stream, target, nulls_are_equal=nulls_are_equal)
-        return TableShape(target=target, columns=columns, key=stream.key, nulls_are_equal=nulls_are_equal), True
-    _check_columns(stream, target, {name: kind for name, kind, _ in found}, [n for n, _, must in found if must])
-    nulls_are_equal = _check_key(connection, stream, target) if stream.key else True
-    return TableShape(target=target, columns=columns, key=stream.key, nulls_are_equal=nulls_are_equal), False
+    shape = TableShape(
+        target=target,
+        columns=columns,
+        key=stream.key,
+        nulls_are_equal=nulls_are_equal,
+        has_merge=version >= _MERGE_SINCE,
+    )
+    return shape, not found
 
 
 def _create(connection: Any, stream: Stream, target: TableName, *, nulls_are_equal: bool) -> None:
@@ -318,6 +356,12 @@ def check_empty(connection: Any, stream: Stream, target: TableName) -> None:
             f"cannot write {stream.query!r} to table {target}: it has rows that {target.progress} does not know",
             hint="empty the table, name another one, or bring the progress back with the rows it belongs to",
         )
+
+
+def in_order(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The rows by key, as far as Arrow can order it: so the server goes through its index once."""
+    plain = [name for name in key if not pa.types.is_nested(rows.schema.field(name).type)]
+    return rows.sort_by([(name, "ascending") for name in plain]) if plain else rows
 
 
 def null_keys(rows: pa.Table, key: Sequence[str]) -> dict[str, Any] | None:
