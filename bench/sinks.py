@@ -149,11 +149,9 @@ CASES = (
 )
 
 
-def ours(
-    sink: Sink, spark: SparkSession, schema: DataFrame, key: tuple[str, ...]
-) -> tuple[Write, Callable[[], None]]:
+def ours(query: str, sink: Sink, schema: DataFrame, key: tuple[str, ...]) -> tuple[Write, Callable[[], None]]:
     """As `headwater run` does it: the micro-batch as Arrow, to the sink, with its number."""
-    stream = Stream(query="bench.q", schema=to_arrow_schema(schema.schema, timezone="UTC"), key=key)
+    stream = Stream(query=query, schema=to_arrow_schema(schema.schema, timezone="UTC"), key=key)
     writer = sink.open(stream)
 
     def write(rows: DataFrame, number: int) -> None:
@@ -169,7 +167,7 @@ def measure(world: World, case: Case, side: str) -> float:
     schema = world.spark.read.parquet(str(source))
     close: Callable[[], None] = lambda: None  # noqa: E731 - there is nothing to close
     if side == "ours":
-        write, close = ours(case.ours(world, name), world.spark, schema, case.key)
+        write, close = ours(f"bench.{name}", case.ours(world, name), schema, case.key)
     else:
         write = case.theirs(world, name)
     rows = world.spark.readStream.schema(schema.schema).option("maxFilesPerTrigger", FILES).parquet(str(source))

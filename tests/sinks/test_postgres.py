@@ -193,7 +193,7 @@ def test_a_refused_row_is_named(postgres: PostgresServer) -> None:
         with pytest.raises(
             InvalidError, match=r"too long .* line 2, column k: \"long\"; row: {'k': 'long', 'v': 2}"
         ):
-            writer.write(batch_of(0, [("b", 1, 1), ("long", 2, 1)], signed=False))
+            writer.write(batch_of(0, [("long", 2, 1), ("b", 1, 1)], signed=False))
         with pytest.raises(InvalidError, match="invalid byte sequence"):
             writer.write(batch_of(0, [("\0", 1, 1)], signed=False))
         assert writer.write(batch_of(0, [("b", 1, 1)], signed=False)), "and the writer goes on"
