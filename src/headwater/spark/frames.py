@@ -46,11 +46,12 @@ def to_lean(frame: pl.DataFrame) -> pa.Table:
     """A frame as Arrow without the columns of whole numbers in which all rows say the same; these are in the
     metadata. Of a table of windows that is half of the bytes, and reading them back takes no memory."""
     constants = {}
-    # One column stays, so that it is known how many rows there are.
-    for series in frame.drop(HASH, strict=False).iter_columns() if HASH in frame.columns and frame.height else ():
+    for series in frame.drop(HASH, strict=False).iter_columns() if frame.height else ():
         is_plain = series.dtype.is_integer() or series.dtype == pl.Boolean
         if is_plain and series.null_count() == 0 and series.min() == series.max():
             constants[series.name] = int(series[0])
+    if len(constants) == frame.width > 0:
+        constants.popitem()  # One column stays, so that it is known how many rows there are.
     kinds = {name: str(frame.schema[name]) for name in constants}
     lean = {"columns": frame.columns, "values": constants, "kinds": kinds}
     table = to_arrow(frame.drop(constants))

@@ -22,6 +22,7 @@ from headwater.process.kernel import Kernel, Now
 from headwater.process.table import key_hash
 from headwater.spark.frames import from_arrow, in_pieces, slices, to_arrow, to_bytes
 from headwater.spark.local import Shared
+from headwater.spark.workers import settle
 
 PACKED = "bucket int, source int, seq int, high long, low long, watermark long, clock long, payload binary"
 RESULT = "watermark long, clock long, payload binary"
@@ -76,6 +77,7 @@ def pack(packing: Packing) -> Callable[[Batches], Batches]:
     """Make the function for `mapInArrow`."""
 
     def cut(batches: Batches) -> Batches:
+        settle()
         task = TaskContext.get()
         assert task is not None
         labels = bucket_labels(buckets_of(task, packing.buckets))

@@ -43,6 +43,7 @@ from headwater.spark.offsets import (
     to_json,
 )
 from headwater.spark.producer import ArrowProducer, producer_options
+from headwater.spark.workers import settle
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.columns import to_arrow
 
@@ -169,6 +170,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
+        settle()
         return read_range(self._options, partition.range)
 
     def stop(self) -> None:

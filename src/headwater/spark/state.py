@@ -64,7 +64,7 @@ class BucketState:
         self._names.clear()
         state: dict[str, Table] = {}
         for name, table in initial.items():
-            runs = [self._run(run, length) for run, length in manifest.tables.get(name, ())]
+            runs = [self._run(run, length, table.by) for run, length in manifest.tables.get(name, ())]
             state[name] = _checked(name, table, runs) if runs else table
         return state, dict(manifest.notes)
 
@@ -85,17 +85,18 @@ class BucketState:
         if id(run) in self._names:
             return self._names[id(run)][0], len(run)
         name = uuid.uuid4().hex
-        for number, piece in enumerate(slices(run.frame, PIECE_ROWS)):
+        # Hashes are made again faster than they are carried to the store.
+        for number, piece in enumerate(slices(run.frame.drop(HASH), PIECE_ROWS)):
             self._pieces.updateValue((name, number), (to_bytes(to_lean(piece)).to_pybytes(),))
         self._shared.keep(name, run)
         return name, len(run)
 
-    def _run(self, name: str, length: int) -> Run:
+    def _run(self, name: str, length: int, by: Sequence[str]) -> Run:
         run = self._shared.find(name)
         if run is None:
             pieces = [self._pieces.getValue((name, number))[0] for number in range(_count(length))]
             frames = [from_lean(pa.ipc.open_stream(bytes(piece)).read_all()) for piece in pieces]
-            run = self._shared.keep(name, Run.ordered(pl.concat(frames, rechunk=True)))
+            run = self._shared.keep(name, Run.of(pl.concat(frames, rechunk=True).drop(HASH, strict=False), by))
         # Held as well, so that no other run can get its id before `save`.
         self._names[id(run)] = name, run
         return run

@@ -35,6 +35,7 @@ from headwater.spark.results import Shape
 from headwater.spark.state import BucketState
 from headwater.spark.surroundings import current_surroundings
 from headwater.spark.telling import Teller
+from headwater.spark.workers import settle
 
 END = 2**62
 """The watermark behind all events, which a batch query reaches when it has read its input."""
@@ -182,6 +183,7 @@ class KernelProcessor(StatefulProcessor):
         self._noted = False
 
     def init(self, handle: Any) -> None:
+        settle()
         self._handle = handle
         manifest = handle.getValueState("manifest", "data binary")
         pieces = handle.getMapState("pieces", "run string, number int", "data binary")
