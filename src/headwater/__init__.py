@@ -36,7 +36,9 @@ from headwater.process.windowing import ACCUMULATING, DISCARDING, RETRACTING
 from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hopping, Session, Sliding, Tumbling
 
 if TYPE_CHECKING:
+    from headwater.spark.joins import join
     from headwater.spark.operators import correct_clocks, windowed
+    from headwater.spark.tables import table
     from headwater.transmit.embedded import Broker
 
 __version__ = "0.1.0"
@@ -81,6 +83,8 @@ __all__ = [  # in teaching order
     "approx_distinct",
     "approx_quantile",
     "approx_top_k",
+    "table",
+    "join",
     "correct_clocks",
     "Broker",
 ]
@@ -88,6 +92,8 @@ __all__ = [  # in teaching order
 # Spark and the broker are large: whoever needs only one of them does not wait for the other.
 _LATER = {
     "windowed": "headwater.spark.operators",
+    "table": "headwater.spark.tables",
+    "join": "headwater.spark.joins",
     "correct_clocks": "headwater.spark.operators",
     "Broker": "headwater.transmit.embedded",
 }

@@ -43,7 +43,10 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """What a task needs to know to pack; the columns of times hold microseconds and need not be there."""
+    """What a task needs to know to pack; the columns of times hold microseconds and need not be there.
+
+    A task is one source of rows; or, with a column `source`, its rows say of which source each is.
+    """
 
     kernel: Kernel
     by: tuple[str, ...]
@@ -53,11 +56,12 @@ class Packing:
     event_time: str | None = None
     watermark: str | None = None
     clock: str | None = None
+    source: str | None = None
 
     @property
     def hints(self) -> tuple[str, ...]:
         """Columns that are for the runner alone; the kernel does not see them."""
-        return tuple(name for name in (self.watermark, self.clock) if name is not None)
+        return tuple(name for name in (self.watermark, self.clock, self.source) if name is not None)
 
 
 def pack(packing: Packing) -> Callable[[Batches], Batches]:
@@ -69,11 +73,12 @@ def pack(packing: Packing) -> Callable[[Batches], Batches]:
         assert task is not None
         source = task.partitionId()
         watermark = packing.shared.watermark_before(_batch_of(task))
-        highs: list[dict[str, int | None]] = []
+        highs: list[tuple[int, dict[str, int | None]]] = []
         for seq, rows in enumerate(_gather(batches, packing.rows_max)):
-            highs.append(_times(rows, packing))
+            highs += _times(rows, packing, source)
             yield _cut(_events(rows, packing), packing, labels, source, seq, watermark)
-        yield _statistics(highs, labels, source)
+        for told in {number for number, _ in highs} or {source}:
+            yield _statistics([times for number, times in highs if number == told], labels, told)
 
     return cut
 
@@ -155,9 +160,16 @@ def _gather(batches: Batches, rows_max: int) -> Iterator[pl.DataFrame]:
         yield concat(waiting, waiting[0])
 
 
-def _times(rows: pl.DataFrame, packing: Packing) -> dict[str, int | None]:
+def _times(rows: pl.DataFrame, packing: Packing, task: int) -> list[tuple[int, dict[str, int | None]]]:
+    """The highest times of each source of these rows."""
     named = {"high": packing.event_time, "watermark": packing.watermark, "clock": packing.clock}
-    return {what: _max(rows, name) for what, name in named.items() if name is not None}
+    parts = {task: rows}
+    if packing.source is not None:
+        parts = {int(number[0]): part for number, part in rows.partition_by(packing.source, as_dict=True).items()}
+    return [
+        (number, {what: _max(part, name) for what, name in named.items() if name is not None})
+        for number, part in parts.items()
+    ]
 
 
 def _max(rows: pl.DataFrame, name: str) -> int | None:

@@ -26,6 +26,7 @@ from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
 from headwater.process.watermarks import BoundedDisorder, PartitionMark, Watermarks
 from headwater.spark.frames import concat, empty_like, from_bytes, slices, spark_schema, to_arrow, to_bytes
+from headwater.spark.inputs import all_heard
 from headwater.spark.local import Shared
 from headwater.spark.packing import PACKED, RESULT, STATISTICS, Packing, pack, unpack
 from headwater.spark.state import BucketState
@@ -44,7 +45,7 @@ class Times:
     all source partitions' highest event times minus `delay`; or, with a column `watermark`, what the rows say in
     it. A partition without rows for `idle_after` holds nothing back. The processing time is the batch's if
     `processing_time` is set; or, with a column `clock`, what the rows say. A row of nulls beside these only
-    tells the time.
+    tells the time. With a column `source` the rows say of which source they are; see `inputs` for several inputs.
     """
 
     event_time: str | None = None
@@ -53,6 +54,8 @@ class Times:
     processing_time: bool = False
     watermark: str | None = None
     clock: str | None = None
+    source: str | None = None
+    inputs: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,7 @@ def run_kernel(
     one; with `tell_always` there is also a row of nulls from each bucket and batch that only tells these. Facts
     and late rows name the operator by its `kind`.
     """
-    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock))]
+    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock, times.source))]
     missing = [name for name in needed if name not in rows.columns]
     if missing:
         raise InvalidError(
@@ -100,6 +103,7 @@ def run_kernel(
         event_time=times.event_time,
         watermark=times.watermark,
         clock=times.clock,
+        source=times.source,
     )
     raw = empty_like(rows.schema).drop(packing.hints)
     combined = kernel.combine(raw, Now())
@@ -283,7 +287,11 @@ def advance(notes: dict[str, Any], told: Sequence[Row], times: Times, clock: int
         partitions={name: PartitionMark(**mark) for name, mark in notes.get("sources", {}).items()},
         watermark=int(notes.get("watermark", BEGINNING)),
     )
-    latest = {str(row.source): row.watermark if is_told else row.high for row in told}
-    marks = marks.observe({name: time for name, time in latest.items() if time is not None}, clock)
+    said = [(str(row.source), row.watermark if is_told else row.high) for row in told]
+    # The highest comes last, and counts: rows of one source may come by several tasks.
+    latest = dict(sorted((one for one in said if one[1] is not None), key=lambda one: one[1]))
+    marks = marks.observe(latest, clock)
     notes["sources"] = {name: asdict(mark) for name, mark in marks.partitions.items()}
+    if not all_heard(notes, times.inputs, times.idle_after, clock):
+        return int(notes.get("watermark", BEGINNING))
     return marks.watermark

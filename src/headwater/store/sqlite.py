@@ -66,6 +66,7 @@ class ViewStore:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.reading().executescript(_SCHEMA.format(late=late.SCHEMA, generations=generations.SCHEMA))
+            late.allow_nulls(self.reading())
 
     # -- writing ----------------------------------------------------------------------------------------------
 
