@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidError
-from headwater.process.intervals import Bounds, IntervalKernel
+from headwater.process.intervals import Bounds, IntervalKernel, read_within
 from headwater.process.sides import LEFT, RIGHT, How
 from headwater.process.windowing import CHANGE
 from tests.process.relations import EXAMPLES, Running
@@ -131,6 +131,21 @@ def test_the_ledger_says_why() -> None:
     running = Running(kernel)
     running.step(sided(kernel, LEFT, [("ann", 1, 5, 1), ("ann", 2, None, 1)]), 7)
     assert [(row["reason"], row["late_by"]) for row in running.late] == [("no event time", None), ("expired", 2)]
+
+
+def test_before_there_is_a_watermark_nothing_is_late() -> None:
+    running = Running(IntervalKernel.of("user", How.LEFT, SEARCHES, CLICKS, bounds=Bounds(0, 10), lateness=60))
+    running.step(sided(running.kernel, LEFT, [("ann", 1, 5, 1)]))
+    assert (running.table, running.late) == ({}, [])
+    running.step(None, 2**62)
+    assert running.table == {("ann", 1, 5, None, None): 1}
+
+
+def test_bounds_are_written_as_people_do() -> None:
+    assert read_within("1 second") == Bounds(0, 1_000_000)
+    assert read_within(("-1 minute", "0 seconds")) == Bounds(-60_000_000, 0)
+    with pytest.raises(InvalidError, match="cannot read duration"):
+        read_within("soon")
 
 
 def test_bounds_in_the_wrong_order_are_told() -> None:

@@ -7,6 +7,7 @@ is told when the watermark has passed all that it could have met; if somebody co
 all, that is taken back.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,12 +15,15 @@ import polars as pl
 
 from headwater.errors import InvalidError
 from headwater.process.changes import ROW, as_changes, ledger, net
-from headwater.process.kernel import Now, State, Step
+from headwater.process.durations import micros
+from headwater.process.kernel import Now, State, Step, behind
 from headwater.process.sides import LEFT, RIGHT, SIDES, TIME, How, Sides
 from headwater.process.table import Table
 from headwater.process.windowing import CHANGE
 
 EXPIRED, NO_TIME = "expired", "no event time"
+
+_NOTHING = re.compile(r"\s*-?0+(\.0+)?\s*[a-z]*\s*", re.IGNORECASE)
 
 _MET, _TOLD = "_met", "_told"
 """How many rows of the other side a row has met; and whether it is out by itself, without a partner."""
@@ -46,6 +50,24 @@ class Bounds:
     def kept(self, side: str) -> int:
         """For how long after its time a row of this side can be met, or be taken back."""
         return max(0, self.of(side)[1])
+
+
+def read_within(within: str | tuple[str, str]) -> Bounds:
+    """Bounds as people write them: `"1 hour"` after the left row, or from ... to, such as `("-5 minutes", "1 hour")`.
+
+    >>> read_within(("-1 second", "0 seconds"))
+    Bounds(least=-1000000, most=0)
+    """
+    if isinstance(within, str):
+        return Bounds(0, micros(within))
+    least, most = within
+    return Bounds(_signed(least), _signed(most))
+
+
+def _signed(text: str) -> int:
+    if _NOTHING.fullmatch(text):
+        return 0
+    return -micros(text.strip()[1:]) if text.strip().startswith("-") else micros(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +134,13 @@ class IntervalKernel:
 
     def _on_time(self, rows: pl.DataFrame, watermark: int) -> tuple[pl.DataFrame, pl.DataFrame | None]:
         known = pl.col(TIME).is_not_null()
-        behind = pl.col(TIME) < watermark - self.lateness
+        is_late = pl.col(TIME) < behind(watermark, self.lateness)
         row = pl.struct(pl.col(LEFT).alias("left"), pl.col(RIGHT).alias("right"))
-        timeless, expired = rows.filter(~known), rows.filter(known & behind)
+        timeless, expired = rows.filter(~known), rows.filter(known & is_late)
         if not timeless.height and not expired.height:
             return rows, None
         told = [ledger(timeless, row, NO_TIME), ledger(expired, row, EXPIRED, pl.col(TIME), watermark)]
-        return rows.filter(known & ~behind), pl.concat(told)
+        return rows.filter(known & ~is_late), pl.concat(told)
 
     # -- rows come --------------------------------------------------------------------------------------------
 
@@ -162,9 +184,9 @@ class IntervalKernel:
     def _pairs(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
         """Who meets whom, with the product of their weights."""
         pairs = left.join(right, on=self.sides.keys, how="inner", suffix="_other")
-        behind = pl.col(f"{TIME}_other") - pl.col(TIME)
+        apart = pl.col(f"{TIME}_other") - pl.col(TIME)
         weight = pl.col(CHANGE) * pl.col(f"{CHANGE}_other")
-        met = pairs.filter(behind.is_between(self.bounds.least, self.bounds.most) & (weight != 0))
+        met = pairs.filter(apart.is_between(self.bounds.least, self.bounds.most) & (weight != 0))
         return met.select(pl.col(ROW).alias(LEFT), pl.col(f"{ROW}_other").alias(RIGHT), weight.alias(CHANGE))
 
     def _met_by(self, mine: pl.DataFrame, side: str, before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
@@ -208,7 +230,7 @@ class IntervalKernel:
 
     def _forget(self, tables: dict[str, Table], side: str, watermark: int) -> int:
         """Let go of what nobody who is on time can meet or take back."""
-        passed = pl.col(TIME) + self.bounds.kept(side) < watermark - self.lateness
+        passed = pl.col(TIME) + self.bounds.kept(side) < behind(watermark, self.lateness)
         gone = tables[side].where(passed)
         if gone.height:
             tables[side] = tables[side].drop(gone.select(tables[side].key))
