@@ -95,6 +95,77 @@ def test_a_compacted_topic_with_tombstones_is_a_table(spark: Any) -> None:
     assert added_up(hw.table(found, key="key")) == [("ann", "Kiel", 2)]
 
 
+def test_clicks_within_an_hour_of_their_search(shop: Shop) -> None:
+    searches = shop.app.topic("searches", schema="user string, query string, at timestamp", event_time="at")
+    clicks = shop.app.topic("clicks", schema="user string, page string, clicked timestamp", event_time="clicked")
+
+    @shop.app.view(searches, clicks, key=["user", "at", "page"])
+    def found(searches: Any, clicks: Any) -> Any:
+        return hw.join(searches, clicks, on="user", how="left", within="1 hour").drop("clicked")
+
+    def at(minute: int) -> str:
+        return f"2026-01-01T{minute // 60:02d}:{minute % 60:02d}:00Z"
+
+    def pages() -> set[tuple[str, str | None]]:
+        return {(row["query"], row["page"]) for row in shop.run()}
+
+    def search(user: str, query: str, minute: int) -> None:
+        shop.say("searches", {"user": user, "query": query, "at": at(minute)})
+
+    def click(user: str, page: str, minute: int) -> None:
+        shop.say("clicks", {"user": user, "page": page, "clicked": at(minute)})
+
+    search("ann", "tea", 0)
+    search("bob", "mug", 1)
+    search("cat", "pot", 300)
+    # Nothing is known of the clicks yet, so nobody can say that there are none.
+    assert pages() == set()
+    click("ann", "/tea", 30)
+    assert pages() == {("tea", "/tea")}
+    # The searches are at five hours and the clicks at 62 minutes: that of bob cannot be met any more.
+    click("cat", "/pot", 62)
+    assert pages() == {("tea", "/tea"), ("mug", None)}
+    click("bob", "/mug", 60)
+    click("cat", "/pot", 330)
+    assert pages() == {("tea", "/tea"), ("mug", None), ("pot", "/pot")}
+    [late] = shop.store.late_rows("found")
+    assert (late.reason, late.row["right"]["page"]) == ("expired", "/mug")
+
+
+def events(spark: Any, rows: list[Any], schema: str) -> Any:
+    """Rows whose column `at` or `since`, in seconds, is their event time."""
+    frame = spark.createDataFrame(rows, schema)
+    time = next(name for name in ("at", "since") if name in frame.columns)
+    frame = frame.withColumn(time, F.timestamp_seconds(time))
+    return frame.withMetadata(time, {"headwater.eventTime": True})
+
+
+def test_a_stream_with_the_table_of_its_time_and_of_now(spark: Any) -> None:
+    placed = [("ann", 1, 5), ("ann", 2, 15), ("ann", 3, 30), ("bob", 4, 9)]
+    orders = events(spark, placed, "user string, n int, at int")
+    cities = [("ann", "Ulm", 0), ("ann", "Bonn", 10), ("ann", None, 20)]
+    profiles = events(spark, cities, "user string, city string, since int")
+    valid = hw.join(
+        orders, profiles, on="user", how="left", as_of=hw.EVENT_TIME, lateness="1 hour", deleted="city is null"
+    )
+    assert added_up(valid.select("n", "city", "_change")) == [(1, "Ulm"), (2, "Bonn"), (3, None), (4, None)]
+    # What comes out still has an event time, and can be windowed.
+    per_minute = hw.windowed(what={"n": hw.count("city")}, where=hw.Tumbling("1 minute"), when=hw.AfterWatermark())
+    assert [row.n for row in valid.transform(per_minute).collect()] == [2]
+    known = hw.table(profiles, key="user", position="since", deleted="city is null")
+    current = hw.join(orders, known.drop("since"), on="user", how="anti", as_of=hw.PROCESSING_TIME)
+    assert added_up(current.select("n", "_change")) == [(1,), (2,), (3,), (4,)]
+
+
+def test_the_same_stream_twice_within_a_time(spark: Any) -> None:
+    walked = [("ann", 1, 0), ("ann", 2, 8), ("ann", 3, 15), ("bob", 4, 1)]
+    steps = events(spark, walked, "user string, n int, at int")
+    then = steps.withColumnsRenamed({"n": "next", "at": "then"})
+    pairs = hw.join(steps, then, on="user", how="full", within=("1 second", "10 seconds"))
+    found = added_up(pairs.select("n", "next", "_change"))
+    assert found == [(1, 2), (2, 3), (3, None), (4, None), (None, 1), (None, 4)]
+
+
 def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
     from headwater.spark.inputs import SOURCES_MAX, source_number
 
@@ -112,6 +183,10 @@ def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
         (lambda df: hw.table(df, key="name"), "no key column 'name'; the columns are id, city"),
         (lambda df: hw.join(df, df, on="id"), "both sides have a column city; rename it"),
         (lambda df: hw.join(df, df, on="id", how="cross"), "`how` is one of inner"),
+        (lambda df: hw.join(df, df, on="id", within="1 hour"), "on the left side there is no event time"),
+        (lambda df: hw.join(df, df, on="id", lateness="1 hour"), "`lateness` says nothing without"),
+        (lambda df: hw.join(df, df, on="id", deleted="city is null"), "`deleted` is for"),
+        (lambda df: hw.join(df, df, on="id", within="1 hour", as_of=hw.EVENT_TIME), "leave out one of them"),
         (
             lambda df: hw.join(df, df.selectExpr("city as id"), on="id"),
             "'id' is Int64 on the left and 'id' is String",

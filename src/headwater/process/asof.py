@@ -190,8 +190,8 @@ class NowKernel:
     ) -> "NowKernel":
         if CHANGE in left:
             raise InvalidError(
-                f"join: the left side has changes ({CHANGE}), which cannot be joined as of now: what would have to "
-                "be taken back is not remembered; join two tables, without `as_of`"
+                f"join: the left side has changes ({CHANGE}), which cannot be joined as of now: what would have "
+                "to be taken back is not remembered; join two tables, without `as_of`"
             )
         return cls(Sides.of(on, _possible(how), left, right))
 

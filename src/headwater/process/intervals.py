@@ -53,7 +53,7 @@ class Bounds:
 
 
 def read_within(within: str | tuple[str, str]) -> Bounds:
-    """Bounds as people write them: `"1 hour"` after the left row, or from ... to, such as `("-5 minutes", "1 hour")`.
+    """Bounds as people write them: `"1 hour"` behind the left row; or both, as in `("-5 minutes", "1 hour")`.
 
     >>> read_within(("-1 second", "0 seconds"))
     Bounds(least=-1000000, most=0)
