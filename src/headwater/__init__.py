@@ -36,6 +36,7 @@ from headwater.process.windowing import ACCUMULATING, DISCARDING, RETRACTING
 from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hopping, Session, Sliding, Tumbling
 
 if TYPE_CHECKING:
+    from headwater.spark.grouped import aggregate, deduplicate, rolling, top, union
     from headwater.spark.joins import join
     from headwater.spark.operators import correct_clocks, windowed
     from headwater.spark.tables import table
@@ -85,6 +86,11 @@ __all__ = [  # in teaching order
     "approx_top_k",
     "table",
     "join",
+    "aggregate",
+    "top",
+    "deduplicate",
+    "rolling",
+    "union",
     "correct_clocks",
     "Broker",
 ]
@@ -94,6 +100,11 @@ _LATER = {
     "windowed": "headwater.spark.operators",
     "table": "headwater.spark.tables",
     "join": "headwater.spark.joins",
+    "aggregate": "headwater.spark.grouped",
+    "top": "headwater.spark.grouped",
+    "deduplicate": "headwater.spark.grouped",
+    "rolling": "headwater.spark.grouped",
+    "union": "headwater.spark.grouped",
     "correct_clocks": "headwater.spark.operators",
     "Broker": "headwater.transmit.embedded",
 }

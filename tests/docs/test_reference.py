@@ -34,7 +34,8 @@ def test_public_names_are_these() -> None:
         "Repeatedly", "AfterAny", "AfterAll", "AfterEach", "OrFinally", "Default",
         "DISCARDING", "ACCUMULATING", "RETRACTING",
         "count", "sum", "mean", "min", "max", "first", "last", "collect", "distinct", "quantile", "top_k",
-        "approx_distinct", "approx_quantile", "approx_top_k", "correct_clocks", "Broker",
+        "approx_distinct", "approx_quantile", "approx_top_k",
+        "table", "join", "aggregate", "top", "deduplicate", "rolling", "union", "correct_clocks", "Broker",
     ]  # fmt: skip
     assert all(getattr(headwater, name).__doc__ for name in headwater.__all__)
 

@@ -14,6 +14,7 @@ from headwater.errors import InvalidError
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.sqlite import ViewStore
+from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
 
 
@@ -29,6 +30,10 @@ class Shop:
     def say(self, topic: str, *values: Any) -> None:
         encoded = [None if value is None else json.dumps(value).encode() for value in values]
         self._produce(self._broker.bootstrap_servers, topic, encoded)
+
+    def create(self, topic: str) -> None:
+        with Client(self._broker.bootstrap_servers) as client:
+            client.create_topic(topic)
 
     def run(self) -> list[dict[str, Any]]:
         settings = PipelineSettings(bootstrap_servers=self._broker.bootstrap_servers, data=self._folder, once=True)
@@ -50,9 +55,9 @@ def shop(spark: Any, broker: Broker, tmp_path: Path, produce: Any) -> Shop:
 def added_up(rows: Any) -> list[tuple[Any, ...]]:
     """What stands when all changes are taken in."""
     kept = [name for name in rows.columns if name not in ("_change", "_watermark")]
-    summed = rows.groupBy(*kept).agg(F.sum("_change").alias("n")).where("n != 0").collect()
-    assert all(row.n > 0 for row in summed)
-    return sorted((tuple(row)[:-1] for row in summed for _ in range(row.n)), key=str)
+    summed = rows.groupBy(*kept).agg(F.sum("_change").alias("_n")).where("_n != 0").collect()
+    assert all(row["_n"] > 0 for row in summed)
+    return sorted((tuple(row)[:-1] for row in summed for _ in range(row["_n"])), key=str)
 
 
 def test_orders_with_their_customers_follow_both_topics(shop: Shop) -> None:
@@ -115,6 +120,7 @@ def test_clicks_within_an_hour_of_their_search(shop: Shop) -> None:
     def click(user: str, page: str, minute: int) -> None:
         shop.say("clicks", {"user": user, "page": page, "clicked": at(minute)})
 
+    shop.create("clicks")
     search("ann", "tea", 0)
     search("bob", "mug", 1)
     search("cat", "pot", 300)
@@ -166,6 +172,30 @@ def test_the_same_stream_twice_within_a_time(spark: Any) -> None:
     assert found == [(1, 2), (2, 3), (3, None), (4, None), (None, 1), (None, 4)]
 
 
+def test_groups_of_rows_that_come_and_go(spark: Any) -> None:
+    sold = [
+        ("ann", 5, 1, 1),
+        ("ann", 9, 2, 1),
+        ("ann", 7, 3, 1),
+        ("bob", 4, 4, 1),
+        ("ann", 9, 2, -1),
+        ("bob", 4, 4, -1),
+    ]
+    sales = spark.createDataFrame(sold, "seller string, price long, at long, _change int")
+    totals = hw.aggregate(sales, what={"n": hw.count(), "most": hw.max("price")}, by="seller")
+    assert added_up(totals) == [("ann", 2, 7)]
+    assert added_up(sales.transform(hw.top, 1, order="price desc", by="seller")) == [("ann", 7, 3)]
+    assert added_up(hw.rolling(sales, last=2, what={"mean": hw.mean("price")}, by="seller", order="at")) == [
+        ("ann", 5, 1, 5.0),
+        ("ann", 7, 3, 6.0),
+    ]
+    assert added_up(hw.deduplicate(sales, key="seller", order="at", keep="last")) == [("ann", 7, 3)]
+    both = hw.union(sales.drop("_change").limit(2), sales.limit(2)).transform(hw.deduplicate)
+    assert added_up(both) == [("ann", 5, 1), ("ann", 9, 2)]
+    best = hw.top(totals, 1, order="most desc", rank="place")
+    assert added_up(best) == [("ann", 2, 7, 1)]
+
+
 def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
     from headwater.spark.inputs import SOURCES_MAX, source_number
 
@@ -182,6 +212,12 @@ def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
     [
         (lambda df: hw.table(df, key="name"), "no key column 'name'; the columns are id, city"),
         (lambda df: hw.join(df, df, on="id"), "both sides have a column city; rename it"),
+        (
+            lambda df: hw.rolling(df, last=3, what={"n": hw.count()}),
+            "rows have no event time; say by which columns",
+        ),
+        (lambda df: hw.deduplicate(df, keep="any"), "`keep` is 'first' or 'last', not 'any'"),
+        (lambda df: hw.union(df, df.drop("city")), "not all sides have a column city"),
         (lambda df: hw.join(df, df, on="id", how="cross"), "`how` is one of inner"),
         (lambda df: hw.join(df, df, on="id", within="1 hour"), "on the left side there is no event time"),
         (lambda df: hw.join(df, df, on="id", lateness="1 hour"), "`lateness` says nothing without"),

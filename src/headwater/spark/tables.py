@@ -12,7 +12,6 @@ from pyspark.sql.types import StructType
 from headwater.errors import InvalidError
 from headwater.process.changelog import DELETED, POSITION, ChangelogKernel
 from headwater.process.kernel import Kernel
-from headwater.process.windowing import CHANGE
 from headwater.spark.frames import empty_like
 from headwater.spark.operators import WATERMARK
 from headwater.spark.rows import DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY
@@ -150,6 +149,3 @@ def _opened(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     beside = [name for name in changes.columns if name.startswith(POSITION) or name == WATERMARK]
     entry = changes.select(F.explode(entries).alias("entry"), *beside)
     return entry.select("entry.row.*", F.col(f"entry.{DELETED}").alias(DELETED), *beside)
-
-
-__all__ = ["CHANGE", "table"]
