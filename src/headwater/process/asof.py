@@ -56,6 +56,10 @@ class AsOfKernel:
         return cls(Sides.of(on, _possible(how), left, right), lateness)
 
     @property
+    def by(self) -> tuple[str, ...]:
+        return tuple(self.sides.keys)
+
+    @property
     def schema(self) -> pl.Schema:
         return pl.Schema({**self.sides.schema, GONE: pl.Boolean()})
 
@@ -194,6 +198,10 @@ class NowKernel:
                 "to be taken back is not remembered; join two tables, without `as_of`"
             )
         return cls(Sides.of(on, _possible(how), left, right))
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        return tuple(self.sides.keys)
 
     @property
     def schema(self) -> pl.Schema:

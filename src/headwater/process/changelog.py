@@ -62,6 +62,10 @@ class ChangelogKernel:
         return cls(tuple(key), schema, positions, tuple(name for name in schema if name not in beside))
 
     @property
+    def by(self) -> tuple[str, ...]:
+        return self.key
+
+    @property
     def is_by_weight(self) -> bool:
         return CHANGE in self.schema
 

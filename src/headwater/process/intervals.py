@@ -95,6 +95,10 @@ class IntervalKernel:
         return cls(Sides.of(on, how, left, right), bounds, lateness)
 
     @property
+    def by(self) -> tuple[str, ...]:
+        return tuple(self.sides.keys)
+
+    @property
     def schema(self) -> pl.Schema:
         return self.sides.schema
 

@@ -32,6 +32,10 @@ class JoinKernel:
         return cls(Sides.of(on, how, left, right))
 
     @property
+    def by(self) -> tuple[str, ...]:
+        return tuple(self.sides.keys)
+
+    @property
     def schema(self) -> pl.Schema:
         return self.sides.schema
 
