@@ -126,6 +126,19 @@ def test_the_same_stream_twice() -> None:
     assert running.table == {("ann", 1, 0, 2): 1, ("ann", 2, 8, 3): 1}
 
 
+def test_a_long_time_leaves_no_more_behind_than_a_short_one() -> None:
+    kernel = IntervalKernel.of("user", How.FULL, SEARCHES, CLICKS, bounds=Bounds(-5, 60), lateness=5)
+    running, most = Running(kernel), []
+    for hour in range(12):
+        for minute in range(0, 60, 5):
+            now = hour * 60 + minute
+            searches = sided(kernel, LEFT, [(f"{n % 7}", n, now + n % 5, 1) for n in range(20)])
+            clicks = sided(kernel, RIGHT, [(f"{n % 5}", n, now + n % 5, 1) for n in range(20)])
+            running.step(pl.concat([searches, clicks]), now, seal=True)
+        most.append(running.state_rows)
+    assert most[2:] == [most[2]] * 10
+
+
 def test_the_ledger_says_why() -> None:
     kernel = IntervalKernel.of("user", How.LEFT, SEARCHES, CLICKS, bounds=Bounds(0, 10))
     running = Running(kernel)

@@ -28,6 +28,9 @@ _NOTHING = re.compile(r"\s*-?0+(\.0+)?\s*[a-z]*\s*", re.IGNORECASE)
 _MET, _TOLD = "_met", "_told"
 """How many rows of the other side a row has met; and whether it is out by itself, without a partner."""
 
+_WERE = {CHANGE: "_was", _MET: "_met_was", _TOLD: "_told_was"}
+"""What a row's columns were before a step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -168,6 +171,9 @@ class IntervalKernel:
                 mine = self._met_by(mine, side, before[other], after[other])
                 mine, told = self._retold(mine, side, watermark)
                 parts.append(told)
+            # Most rows of a key are as they were, and need not be written again.
+            same = pl.all_horizontal(pl.col(n).eq_missing(pl.col(was)) for n, was in _WERE.items())
+            mine = mine.filter(~same)
             changed = mine.filter(pl.col(CHANGE) != 0)
             gone = mine.filter(pl.col(CHANGE) == 0).select(tables[side].key)
             tables[side] = tables[side].put(changed.select(tables[side].schema.names()))
@@ -181,9 +187,10 @@ class IntervalKernel:
         )
         both = pl.concat([known.with_columns(pl.col(CHANGE).alias("_was")), new.select(*known.columns, "_was")])
         keys = [*self.sides.keys, TIME, ROW]
-        return both.group_by(keys, maintain_order=True).agg(
+        summed = both.group_by(keys, maintain_order=True).agg(
             pl.col(CHANGE).sum(), pl.col(_MET).max(), pl.col(_TOLD).any(), pl.col("_was").sum()
         )
+        return summed.with_columns(pl.col(_MET).alias(_WERE[_MET]), pl.col(_TOLD).alias(_WERE[_TOLD]))
 
     def _pairs(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
         """Who meets whom, with the product of their weights."""

@@ -13,12 +13,13 @@ from headwater.errors import InvalidError
 from headwater.process.changelog import DELETED, POSITION, ChangelogKernel
 from headwater.process.kernel import Kernel
 from headwater.spark.frames import empty_like
+from headwater.spark.inputs import source_number
 from headwater.spark.operators import WATERMARK
 from headwater.spark.rows import DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY
 from headwater.spark.stateful import Times, run_kernel
 from headwater.spark.surroundings import current_surroundings
 
-_MARK = "_mark"
+_MARK, _SOURCE = "_mark", "_source"
 _ENVELOPE = ("op", "before", "after")
 
 
@@ -88,8 +89,10 @@ def run_over(
     timed, times = rows.drop(WATERMARK), Times()
     if timing.mark is not None:
         timed = rows.withColumn(_MARK, timing.mark).drop(WATERMARK)
-        idle = timing.idle_after
-        times = Times(watermark=_MARK, idle_after=idle, processing_time=idle is not None)
+        idle, source = timing.idle_after, None
+        if timing.is_told:  # All that comes from an operator is one source, whichever of its buckets are silent.
+            timed, source = timed.withColumn(_SOURCE, source_number(0, one=True)), _SOURCE
+        times = Times(watermark=_MARK, source=source, idle_after=idle, processing_time=idle is not None)
     told = {} if timing.mark is None else {"watermark": WATERMARK}
     result = run_kernel(timed, kernel, by=by, times=times, told=told, kind=kind)
     return with_event_time(result, timing.event_time)
