@@ -5,13 +5,13 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidError
 from headwater.process.changelog import DELETED, POSITION, ChangelogKernel
 from headwater.process.windowing import CHANGE
-from tests.process.relations import Running
+from tests.process.relations import EXAMPLES, Running
 
 SCHEMA = pl.Schema({"id": pl.String, "city": pl.String, DELETED: pl.Boolean})
 ORDERED = pl.Schema({**SCHEMA, f"{POSITION}0": pl.Int64, f"{POSITION}1": pl.Int64})
@@ -26,6 +26,7 @@ def frame(rows: list[Any], schema: pl.Schema = SCHEMA) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
+@settings(max_examples=EXAMPLES)
 @given(bundles)
 def test_by_arrival_it_is_a_dictionary(steps: list[Any]) -> None:
     running, table = Running(ChangelogKernel.of(["id"], SCHEMA)), {}
@@ -40,6 +41,7 @@ def test_by_arrival_it_is_a_dictionary(steps: list[Any]) -> None:
     assert running.counters["late"] == sum(row[0] is None for rows, _ in steps for row in rows)
 
 
+@settings(max_examples=EXAMPLES)
 @given(
     st.lists(
         st.tuples(
@@ -63,6 +65,7 @@ def test_order_is_by_position_not_by_arrival(steps: list[Any]) -> None:
         assert running.table == Counter(row for _, row in table.values() if row is not None)
 
 
+@settings(max_examples=EXAMPLES)
 @given(bundles, st.randoms())
 def test_its_changes_fold_to_the_same_table_in_any_order(steps: list[Any], random: Any) -> None:
     first = Running(ChangelogKernel.of(["id"], SCHEMA))
