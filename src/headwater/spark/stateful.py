@@ -29,6 +29,7 @@ from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
 from headwater.process.watermarks import BoundedDisorder, Estimate, PartitionMark, Watermarks
 from headwater.spark.frames import empty_like, from_bytes, in_pieces, slices, spark_schema
+from headwater.spark.inputs import all_heard
 from headwater.spark.local import Shared
 from headwater.spark.packing import NO_TIME, PACKED, RESULT, STATISTICS, Packing, buckets_of, pack, unpack
 from headwater.spark.results import Shape
@@ -48,7 +49,8 @@ class Times:
     all source partitions' highest event times minus `delay`, or of what `estimate` makes of their times; or, with
     a column `watermark`, what the rows say in it. A partition without rows for `idle_after` holds nothing back.
     The processing time is the batch's if `processing_time` is set; or, with a column `clock`, what the rows say. A
-    row of nulls beside these only tells the time.
+    row of nulls beside these only tells the time. With a column `source` the rows say of which source they are;
+    see `inputs` for several inputs.
     """
 
     event_time: str | None = None
@@ -58,6 +60,8 @@ class Times:
     processing_time: bool = False
     watermark: str | None = None
     clock: str | None = None
+    source: str | None = None
+    inputs: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ def run_kernel(
     one; with `tell_always` there is also a row of nulls from each bucket and batch that only tells these. Facts
     and late rows name the operator by its `kind`.
     """
-    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock))]
+    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock, times.source))]
     missing = [name for name in needed if name not in rows.columns]
     if missing:
         raise InvalidError(
@@ -109,6 +113,7 @@ def run_kernel(
         event_time=times.event_time,
         watermark=times.watermark,
         clock=times.clock,
+        source=times.source,
     )
     raw = empty_like(rows.schema).drop(packing.hints)
     combined = kernel.combine(raw, Now())
@@ -320,8 +325,11 @@ def advance(notes: dict[str, Any], told: Sequence[Told], times: Times, clock: in
         partitions={name: PartitionMark(**mark) for name, mark in notes.get("sources", {}).items()},
         watermark=int(notes.get("watermark", BEGINNING)),
     )
-    latest = {str(row.source): int(row.watermark if is_told else row.high) for row in told}
-    latest = {name: time for name, time in latest.items() if time != NO_TIME}
+    said = [(str(row.source), int(row.watermark if is_told else row.high)) for row in told]
+    # The highest comes last, and counts: rows of one source may come by several tasks.
+    latest = dict(sorted((one for one in said if one[1] != NO_TIME), key=lambda one: one[1]))
     marks = marks.observe(latest, clock, {str(row.source): int(row.low) for row in told})
     notes["sources"] = {name: asdict(mark) for name, mark in marks.partitions.items()}
+    if not all_heard(notes, times.inputs, times.idle_after, clock):
+        return int(notes.get("watermark", BEGINNING))
     return marks.watermark
