@@ -16,7 +16,7 @@ def bench_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(BENCH))
     yield
-    for name in {"_report", "_loads", "_brokers", "log"} & (set(sys.modules) - before):
+    for name in {"_report", "_loads", "_brokers", "_maven", "log"} & (set(sys.modules) - before):
         del sys.modules[name]
 
 

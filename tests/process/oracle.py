@@ -284,7 +284,7 @@ class Oracle:
     def fixed(self, at: int) -> list[tuple[int, int]]:
         where = self.spec.where
         if isinstance(where, w.Global):
-            return [(-62_135_596_800_000_000, 253_402_214_400_000_000)]
+            return [(-62_135_424_000_000_000, 253_402_214_400_000_000)]
         size = micros(where.size)
         period = micros(where.period) if isinstance(where, w.Hopping) else size
         offset = micros(where.offset) if where.offset else 0

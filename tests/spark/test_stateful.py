@@ -2,13 +2,12 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -25,7 +24,7 @@ from headwater.process.table import Table
 from headwater.process.windowed import WindowedKernel
 from headwater.process.windowing import Windowing
 from headwater.spark.packing import NO_TIME, bucket_labels, murmur3
-from headwater.spark.stateful import Limits, Times, run_kernel
+from headwater.spark.stateful import Limits, Times, advance, run_kernel
 
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -328,57 +327,21 @@ def test_a_missing_column_is_told(spark: Any) -> None:
         run_kernel(spark.createDataFrame([], SCHEMA), RunningSum(), by=["nobody"])
 
 
-PROGRAM = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-import test_stateful
-from headwater.spark.session import spark_session
-from headwater.spark.stateful import Limits, Times, run_kernel
-
-folder = Path({folder!r})
-with spark_session("kill", master="local[2]", log_file=folder / "spark.log") as spark:
-    spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-    stream = spark.readStream.schema(test_stateful.SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-
-    def take(rows, batch):
-        found = [list(row) for row in rows.collect()]
-        (folder / "part").write_text(test_stateful.json.dumps(found))
-        (folder / "part").rename(folder / "out" / f"{{batch:05}}.json")
-
-    times, limits = Times(event_time="at", delay=20), Limits(buckets=4)
-    query = (
-        run_kernel(stream, test_stateful.TumblingSum(), by=["k"], times=times, limits=limits)
-        .writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True).start()
-    )
-    query.awaitTermination()
-print("done", flush=True)
-"""
+@pytest.mark.parametrize(("by_partition", "expected"), [(True, 10), (False, 50)])
+def test_a_task_that_is_no_partition_holds_nothing_back(by_partition: bool, expected: int) -> None:
+    """Two files in one batch are two tasks, and the second may never be heard of again."""
+    times = Times(event_time="at", by_partition=by_partition)
+    notes: dict[str, Any] = {}
+    told = [SimpleNamespace(source=source, high=high, low=0) for source, high in ((0, 20), (1, 10))]
+    assert advance(notes, told, times, clock=0) == (10 if by_partition else 20)
+    notes["watermark"] = 10 if by_partition else 20
+    assert advance(notes, [SimpleNamespace(source=0, high=50, low=30)], times, clock=0) == expected
 
 
-def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    for name in ("in", "out"):
-        (tmp_path / name).mkdir()
-    batches: list[Batch] = [
-        [(f"key {n % 50}", n, number * 7 + n % 13) for n in range(300)] for number in range(20)
-    ]
-    for number, batch in enumerate(batches):
-        path = tmp_path / "in" / f"{number:05}.json"
-        path.write_text("\n".join(json.dumps(dict(zip(RAW, row, strict=True))) for row in batch))
-        os.utime(path, (1_000_000_000 + number,) * 2)
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM.format(tests=str(Path(__file__).parent), folder=str(tmp_path)))
-    for stop_at in (2, 5, 9, 99):
-        process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, start_new_session=True)
-        try:
-            while process.poll() is None and len(list((tmp_path / "out").iterdir())) < stop_at:
-                time.sleep(0.02)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-    assert output == b"done\n"
-    out = [json.loads(path.read_text()) for path in sorted((tmp_path / "out").iterdir())]
-    found = [sorted([tuple(row) for row in rows], key=repr) for rows in out]
-    assert found == plain(TumblingSum(), batches, delay=20)
+def test_a_silent_bucket_of_the_operator_before_holds_nothing_back() -> None:
+    """All its buckets come to the same watermark, so one that speaks tells that of all."""
+    notes: dict[str, Any] = {}
+    for source, watermark in ((0, 20), (1, 70)):
+        told = [SimpleNamespace(source=source, high=NO_TIME, low=NO_TIME, watermark=watermark)]
+        notes["watermark"] = advance(notes, told, Times(watermark="w", by_partition=False), clock=0)
+    assert notes["watermark"] == 70

@@ -4,6 +4,6 @@ from torture import windows
 
 
 def test_changes_add_up_though_the_driver_is_killed() -> None:
-    report = windows.run(3, batches_max=8)
+    report = windows.run(13, batches_max=8)
     assert report.crashes >= 1
     assert report.panes > 0

@@ -9,8 +9,9 @@ from headwater.process.windows import Global, Hopping, Session, Sliding, Tumblin
 
 START, END = "window_start", "window_end"
 
-# All time, as far as Python's and Spark's calendars both go: year 1 to year 9999.
-BEGINNING_OF_TIME, END_OF_TIME = -62_135_596_800_000_000, 253_402_214_400_000_000
+# All time, as far as Python's and Spark's calendars both go: year 1 to year 9999. Not from its first day: Python
+# cannot make a local time of that.
+BEGINNING_OF_TIME, END_OF_TIME = -62_135_424_000_000_000, 253_402_214_400_000_000
 
 
 def with_windows(rows: pl.DataFrame, where: Window, time: pl.Expr) -> pl.DataFrame:

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.sinks.folding import Folded, fold
+from headwater.sinks.folding import Folded, check_changes_have_key, fold
 
 _GONE = "_headwater_gone"
 _OWNER = "headwater.query"
@@ -67,11 +67,7 @@ class Delta:
 def _check_stream(stream: Stream, attempt: str) -> None:
     from deltalake import Field
 
-    if stream.changes and not stream.key:
-        raise InvalidError(
-            f"{attempt}: rows can be taken back, and without a key it is not known which",
-            hint="give the sink a key: @app.sink(..., key=[...])",
-        )
+    check_changes_have_key(stream, attempt)
     for column in stream.schema:
         if _BAD_NAME.search(column.name):
             raise InvalidError(

@@ -7,7 +7,8 @@ from typing import Any, cast
 import polars as pl
 import pyarrow as pa
 
-from headwater.sink import Batch
+from headwater.errors import InvalidError
+from headwater.sink import Batch, Stream
 
 _SIGN, _AT = "_headwater_sign", "_headwater_at"
 
@@ -18,6 +19,15 @@ class Folded:
 
     puts: pa.Table
     deletes: pa.Table
+
+
+def check_changes_have_key(stream: Stream, attempt: str) -> None:
+    """For a table, from which a row can be taken only by its key."""
+    if stream.changes and not stream.key:
+        raise InvalidError(
+            f"{attempt}: its rows can be taken back, and without a key nobody could tell which one is meant",
+            hint="give @app.sink a key: the columns that tell the rows apart",
+        )
 
 
 def fold(batch: Batch, key: Sequence[str]) -> Folded:

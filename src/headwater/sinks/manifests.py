@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
 from headwater.sinks.progress import Progress
+from headwater.transmit.log.segment import sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +73,7 @@ class ManifestChain:
         """Make the folders."""
         for path in (self.data, self._manifests):
             path.mkdir(parents=True, exist_ok=True)
-        _sync(self.folder)
+        sync_directory(self.folder)
 
     def newest(self) -> Manifest | None:
         """The manifest that counts; None if there is none yet."""
@@ -108,7 +109,7 @@ class ManifestChain:
                     "writers are told apart",
                     hint="name a folder on a local disk, or use hw.Delta",
                 ) from error
-            _sync(self._manifests)
+            sync_directory(self._manifests)
         finally:
             aside.unlink(missing_ok=True)
         # A name is free again when its manifest was deleted for its age; who takes it then is late by far.
@@ -168,7 +169,7 @@ def new_file(chain: ManifestChain, write: Callable[[str], int], *, low: int = 0)
         with open(path, "rb") as file:
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
-        _sync(chain.data)
+        sync_directory(chain.data)
     except BaseException:
         path.unlink(missing_ok=True)  # A full disk should not be fuller for having been full.
         raise
@@ -228,12 +229,3 @@ def _progress(told: dict[str, Any] | None) -> Progress | None:
 
 def _age_ms(path: Path, now_ms: int) -> float:
     return now_ms - path.stat().st_mtime * 1000
-
-
-def _sync(folder: Path) -> None:
-    """Have a folder's names on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

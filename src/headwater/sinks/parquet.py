@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from headwater.clock import SystemClock
 from headwater.errors import ConflictError, CorruptError, InvalidError
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.sinks.folding import fold
+from headwater.sinks.folding import check_changes_have_key, fold
 from headwater.sinks.jsontext import json_objects
 from headwater.sinks.manifests import (
     DataFile,
@@ -60,15 +60,11 @@ class Parquet:
 
     def open(self, stream: Stream) -> Writer:
         """Make the folder ready, and fence every writer opened before."""
-        if stream.changes and not stream.key:
-            raise InvalidError(
-                f"cannot write {stream.query!r} to {str(self.folder)!r}: rows can be taken back, and without a "
-                "key it is not known which",
-                hint="give the sink a key: @app.sink(..., key=[...])",
-            )
+        attempt = f"cannot write {stream.query!r} to {str(self.folder)!r}"
+        check_changes_have_key(stream, attempt)
         for name in stream.key:
             if name not in stream.schema.names:
-                raise InvalidError(f"cannot write {stream.query!r} to {str(self.folder)!r}: no column {name!r}")
+                raise InvalidError(f"{attempt}: no column {name!r}")
         with disk_errors(f"open {str(self.folder)!r}"):
             chain = ManifestChain(Path(self.folder))
             chain.make()

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headwater.errors import InvalidError
 from headwater.sink import Stream
+from headwater.sinks.folding import check_changes_have_key
 
 if TYPE_CHECKING:
     from psycopg.sql import Composed
@@ -93,11 +94,7 @@ def check_stream(stream: Stream, table: str) -> None:
             raise InvalidError(
                 f"{attempt}: the name of column {field.name!r} is longer than PostgreSQL's 63 bytes"
             )
-    if stream.changes and not stream.key:
-        raise InvalidError(
-            f"{attempt}: its rows can be taken back, and without a key nobody could tell which one is meant",
-            hint="give @app.sink a key: the columns that tell the rows apart",
-        )
+    check_changes_have_key(stream, attempt)
 
 
 # -- statements -----------------------------------------------------------------------------------------------

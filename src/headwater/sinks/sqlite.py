@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.jsonvalues import TIME_FORMAT
 from headwater.sink import Batch, Guarantee, Stream
-from headwater.sinks.folding import fold
+from headwater.sinks.folding import check_changes_have_key, fold
 from headwater.sinks.jsontext import json_values
 from headwater.sinks.progress import Progress, Step, advance, fenced, judge
 
@@ -209,11 +209,7 @@ def _check_stream(stream: Stream, place: str, table: str) -> None:
         raise InvalidError(
             f"{attempt}: SQLite does not tell upper from lower case, and so not these columns: {alike}"
         )
-    if stream.changes and not stream.key:
-        raise InvalidError(
-            f"{attempt}: its rows can be taken back, and without a key nobody could tell which one is meant",
-            hint="give @app.sink a key: the columns that tell the rows apart",
-        )
+    check_changes_have_key(stream, attempt)
 
 
 def _check_columns(stream: Stream, place: str, types: dict[str, str], must: list[str]) -> None:

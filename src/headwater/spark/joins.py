@@ -80,13 +80,13 @@ def join(
         history = AsOfKernel.of(on, kind, *schemas, lateness=late)
         gone = F.lit(False) if deleted is None else F.expr(deleted)
         # A table is often silent, and must not hold the stream back.
-        timings = timings[0], Timing(None, timings[1].event_time, None, False)
+        timings = timings[0], Timing(event_time=timings[1].event_time)
         return _run(
             left, right, history, history.sides, timings=timings, meaning=meaning, hold=history.hold, gone=gone
         )
     if as_of is Time.PROCESSING:
         now = NowKernel.of(on, kind, *schemas)
-        timings = timings[0], Timing(None, None, None, False)
+        timings = timings[0], Timing()
         return _run(left, right, now, now.sides, timings=timings, meaning=meaning)
     tables = JoinKernel.of(on, kind, *schemas)
     return _run(left, right, tables, tables.sides, timings=timings, meaning=meaning)
@@ -159,7 +159,7 @@ def _side(
         change.alias(CHANGE),
         *([] if gone is None else [gone.cast("boolean").alias(GONE)]),
         (F.lit(None) if timing.mark is None else timing.mark).cast("long").alias(_MARK),
-        source_number(number, one=timing.is_told).alias(_SOURCE),
+        source_number(number, one=timing.is_one).alias(_SOURCE),
     )
 
 

@@ -20,7 +20,14 @@ from headwater.process.windowed import WindowedKernel
 from headwater.process.windowing import CHANGE, EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
 from headwater.process.windows import Global, Hopping, Time, Tumbling, Window, offset_micros
 from headwater.spark.frames import empty_like
-from headwater.spark.rows import DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, estimate_of, event_time_of
+from headwater.spark.rows import (
+    BY_PARTITION_KEY,
+    DELAY_KEY,
+    EVENT_TIME_KEY,
+    IDLE_KEY,
+    estimate_of,
+    event_time_of,
+)
 from headwater.spark.stateful import Times, run_kernel
 from headwater.spark.surroundings import current_surroundings
 
@@ -216,6 +223,7 @@ def _timed(events: DataFrame, windowing: Windowing) -> tuple[DataFrame, Times]:
         event_time=name,
         delay=int(metadata.get(DELAY_KEY, 0)),
         idle_after=metadata.get(IDLE_KEY),
+        by_partition=bool(metadata.get(BY_PARTITION_KEY)),
         estimate=estimate_of(events, name),
         watermark=WATERMARK if WATERMARK in events.columns else None,
     )

@@ -30,6 +30,8 @@ from headwater.process.durations import micros
 from headwater.process.watermarks import UserEstimate
 
 EVENT_TIME_KEY = "headwater.eventTime"
+BY_PARTITION_KEY = "headwater.byPartition"
+"""On the event time's column: each task reads one partition, always the same one. Of other sources it need not."""
 DELAY_KEY, IDLE_KEY = "headwater.delay", "headwater.idle"
 """On the event time's column, in microseconds: the watermark's delay, and when a partition is idle."""
 ESTIMATE_KEY = "headwater.watermark"
@@ -141,7 +143,7 @@ def _is_bad(topic: Topic) -> Column:
 
 
 def _mark_event_time(rows: DataFrame, column: str, topic: Topic) -> DataFrame:
-    marks: dict[str, bool | int | str] = {EVENT_TIME_KEY: True}
+    marks: dict[str, bool | int | str] = {EVENT_TIME_KEY: True, BY_PARTITION_KEY: True}
     for key, duration in ((DELAY_KEY, topic.delay), (IDLE_KEY, topic.idle)):
         if duration is not None:
             marks[key] = micros(duration)

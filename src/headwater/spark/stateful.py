@@ -48,12 +48,15 @@ class Times:
     `event_time`, `watermark` and `clock` name columns of microseconds since 1970. The watermark is the least of
     all source partitions' highest event times minus `delay`, or of what `estimate` makes of their times; or, with
     a column `watermark`, what the rows say in it. A partition without rows for `idle_after` holds nothing back.
+    Unless `by_partition`, all tasks are one source: of files, say, there are as many tasks as happen to be there,
+    and of the buckets of an operator some may be silent for ever.
     The processing time is the batch's if `processing_time` is set; or, with a column `clock`, what the rows say. A
     row of nulls beside these only tells the time. With a column `source` the rows say of which source they are;
     see `inputs` for several inputs.
     """
 
     event_time: str | None = None
+    by_partition: bool = True
     delay: int = 0
     estimate: Estimate | None = None
     idle_after: int | None = None
@@ -314,6 +317,10 @@ class KernelProcessor(StatefulProcessor):
         notes["timer"] = wanted
 
 
+EVERY_SOURCE = "all"
+"""What tasks are called where they are no partitions."""
+
+
 def advance(notes: dict[str, Any], told: Sequence[Told], times: Times, clock: int) -> int:
     """The watermark after a batch, from what was noted of the source partitions and what they say now."""
     idle_after = None if times.idle_after is None else f"{times.idle_after} microseconds"
@@ -325,10 +332,15 @@ def advance(notes: dict[str, Any], told: Sequence[Told], times: Times, clock: in
         partitions={name: PartitionMark(**mark) for name, mark in notes.get("sources", {}).items()},
         watermark=int(notes.get("watermark", BEGINNING)),
     )
-    said = [(str(row.source), int(row.watermark if is_told else row.high)) for row in told]
-    # The highest comes last, and counts: rows of one source may come by several tasks.
-    latest = dict(sorted((one for one in said if one[1] != NO_TIME), key=lambda one: one[1]))
-    marks = marks.observe(latest, clock, {str(row.source): int(row.low) for row in told})
+    latest: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    for row in told:
+        name = str(row.source) if times.by_partition or times.source is not None else EVERY_SOURCE
+        time = int(row.watermark if is_told else row.high)
+        if time != NO_TIME:
+            latest[name] = max(time, latest.get(name, time))
+            lowest[name] = min(int(row.low), lowest.get(name, int(row.low)))
+    marks = marks.observe(latest, clock, lowest)
     notes["sources"] = {name: asdict(mark) for name, mark in marks.partitions.items()}
     if not all_heard(notes, times.inputs, times.idle_after, clock):
         return int(notes.get("watermark", BEGINNING))

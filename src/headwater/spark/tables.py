@@ -15,7 +15,7 @@ from headwater.process.kernel import Kernel
 from headwater.spark.frames import empty_like
 from headwater.spark.inputs import source_number
 from headwater.spark.operators import WATERMARK
-from headwater.spark.rows import DELAY_KEY, ESTIMATE_KEY, EVENT_TIME_KEY, IDLE_KEY
+from headwater.spark.rows import BY_PARTITION_KEY, DELAY_KEY, ESTIMATE_KEY, EVENT_TIME_KEY, IDLE_KEY
 from headwater.spark.stateful import Times, run_kernel
 from headwater.spark.surroundings import current_surroundings
 
@@ -59,12 +59,16 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a DataFrame says of event time: how its rows tell the watermark, and its column of event times."""
+    """What a DataFrame says of event time: how its rows tell the watermark, and its column of event times.
 
-    mark: Column | None
-    event_time: str | None
-    idle_after: int | None
-    is_told: bool
+    Where `is_one`, its tasks are no partitions, and all of them are one source: those of an operator, of whose
+    buckets some may be silent, and those of files, of which there are as many as happen to be there.
+    """
+
+    mark: Column | None = None
+    event_time: str | None = None
+    idle_after: int | None = None
+    is_one: bool = True
 
 
 def timing_of(rows: DataFrame) -> Timing:
@@ -72,16 +76,16 @@ def timing_of(rows: DataFrame) -> Timing:
     marked = [field for field in rows.schema.fields if field.metadata.get(EVENT_TIME_KEY)]
     name = marked[0].name if marked else None
     if WATERMARK in rows.columns:
-        return Timing(F.col(WATERMARK), name, None, True)
+        return Timing(F.col(WATERMARK), name)
     if not marked:
-        return Timing(None, None, None, False)
+        return Timing()
     metadata = marked[0].metadata
     if metadata.get(ESTIMATE_KEY):
         raise InvalidError(
             "tables and joins do not know a topic's own `watermark` yet; declare the topic with `delay` instead"
         )
     mark = F.unix_micros(F.col(f"`{name}`").cast("timestamp")) - int(metadata.get(DELAY_KEY, 0))
-    return Timing(mark, name, metadata.get(IDLE_KEY), False)
+    return Timing(mark, name, metadata.get(IDLE_KEY), is_one=not metadata.get(BY_PARTITION_KEY))
 
 
 def run_over(
@@ -92,11 +96,10 @@ def run_over(
     note_meaning(kernel, kind, {"by": list(by), **meaning})
     timed, times = rows.drop(WATERMARK), Times()
     if timing.mark is not None:
-        timed = rows.withColumn(_MARK, timing.mark).drop(WATERMARK)
-        idle, source = timing.idle_after, None
-        if timing.is_told:  # All that comes from an operator is one source, whichever of its buckets are silent.
-            timed, source = timed.withColumn(_SOURCE, source_number(0, one=True)), _SOURCE
-        times = Times(watermark=_MARK, source=source, idle_after=idle, processing_time=idle is not None)
+        source = source_number(0, one=timing.is_one)
+        timed = rows.withColumns({_MARK: timing.mark, _SOURCE: source}).drop(WATERMARK)
+        idle = timing.idle_after
+        times = Times(watermark=_MARK, source=_SOURCE, idle_after=idle, processing_time=idle is not None)
     told = {} if timing.mark is None else {"watermark": WATERMARK}
     result = run_kernel(timed, kernel, by=by, times=times, told=told, kind=kind)
     return with_event_time(result, timing.event_time)

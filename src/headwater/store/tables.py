@@ -96,7 +96,7 @@ def upsert(
     for key, row in rows.items():
         known = before.get(key)
         if isinstance(row, TakenBack):
-            if known is not None and _is_same(shape, known, row.row):
+            if known is not None and (row.put or _is_same(shape, known, row.row)):
                 changes.append((Op.DELETE, key, known, None))
         elif known != row:
             changes.append((Op.INSERT if known is None else Op.UPDATE, key, known, row))
@@ -180,9 +180,13 @@ _RowChange = tuple[Op, str, tuple[Value, ...] | None, tuple[Value, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """In the place of a row: this one is to go, if it is the one that is there."""
+    """In the place of a row: this one is to go, if it is the one that is there.
+
+    One that was `put` in the same batch would have taken the place of whatever is there, so that goes too.
+    """
 
     row: tuple[Value, ...]
+    put: bool = False
 
 
 def encode_rows(
@@ -198,11 +202,13 @@ def encode_rows(
         if signs is None or signs[number] > 0:
             found[name] = row
             continue
-        present = found.get(name, row)
-        if not isinstance(present, TakenBack) and _is_same(
+        present = found.get(name)
+        if present is None:
+            found[name] = TakenBack(row)
+        elif not isinstance(present, TakenBack) and _is_same(
             shape, present, row
         ):  # Else another has its key by now.
-            found[name] = TakenBack(row)
+            found[name] = TakenBack(row, put=True)
     return found
 
 

@@ -1,6 +1,5 @@
 """Kafka's own kafka-configs.sh sets, lists and removes quotas."""
 
-import importlib.util
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from headwater.transmit.quotas import DEFAULT, Entity
 
 VERSION = "4.3.1"
 WAIT_S = 120
-BROKERS = Path(__file__).parents[3] / "bench" / "_brokers.py"
+BENCH = Path(__file__).parents[3] / "bench"
 MISSING = [program for program in ("java", "mvn") if shutil.which(program) is None]
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not on the PATH: {', '.join(MISSING)}")
@@ -26,11 +25,9 @@ Configs = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="module")
 def kafka_configs() -> Configs:
     """The class behind kafka-configs.sh, from the jars that the benchmarks use, too."""
-    spec = importlib.util.spec_from_file_location("headwater_bench_brokers", BROKERS)
-    assert spec is not None
-    assert spec.loader is not None
-    brokers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(brokers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCH))
+        import _brokers as brokers
     try:
         jars = brokers.kafka_jars(VERSION)
     except SystemExit as error:
