@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidError
-from headwater.process.changelog import DELETED, POSITION, ChangelogKernel
+from headwater.process.changelog import AT, DELETED, POSITION, ChangelogKernel
 from headwater.process.windowing import CHANGE
 from tests.process.relations import EXAMPLES, Running
 
@@ -103,6 +103,51 @@ def test_what_changes_nothing_says_nothing() -> None:
     running.step(frame([(None, "Kiel", False, 0, 9)], ORDERED))
     [late] = running.late
     assert (late["reason"], late["row"]) == ("no key", {"id": None, "city": "Kiel"})
+
+
+TIMED = pl.Schema({**SCHEMA, f"{POSITION}0": pl.Int64, AT: pl.Int64})
+
+
+def test_positions_of_deleted_keys_are_forgotten_after_the_lateness() -> None:
+    running = Running(ChangelogKernel.of(["id"], TIMED, lateness=10))
+    running.step(frame([("ann", "Ulm", False, 1, 0), ("bob", "Bonn", False, 2, 1)], TIMED), 0, seal=True)
+    running.step(frame([("ann", None, True, 5, 5)], TIMED), 5, seal=True)
+    # Until then an older change is known to be older.
+    running.step(frame([("ann", "Kiel", False, 4, 4)], TIMED), 15)
+    assert (running.table, running.counters["ignored"]) == ({("bob", "Bonn"): 1}, 1)
+    running.step(None, 16)
+    assert (running.state_rows, running.counters["evicted"]) == (1, 1)
+    # Then it could be one from before the deletion; of a key that is known that can be told.
+    running.step(frame([("ann", "Kiel", False, 4, 4), ("bob", "Rome", False, 3, 2)], TIMED), 16)
+    assert running.table == {("bob", "Rome"): 1}
+    [late] = running.late
+    assert (late["reason"], late["row"], late["late_by"]) == ("expired", {"id": "ann", "city": "Kiel"}, 12)
+    running.step(frame([("ann", "Kiel", False, 9, 30)], TIMED), 16)
+    assert running.table == {("bob", "Rome"): 1, ("ann", "Kiel"): 1}
+
+
+@settings(max_examples=EXAMPLES)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["ann", "bob"]), cities, st.booleans(), st.integers(0, 20), st.integers(0, 3)),
+        max_size=15,
+    ),
+    st.integers(0, 8),
+)
+def test_what_is_on_time_gives_the_same_table_as_if_nothing_were_forgotten(rows: Any, lateness: int) -> None:
+    forgetful = Running(ChangelogKernel.of(["id"], TIMED, lateness=lateness))
+    thorough = Running(ChangelogKernel.of(["id"], TIMED))
+    watermark = 0
+    for key, city, deleted, time, ahead in rows:
+        if time < watermark - lateness:
+            continue
+        change = frame([(key, city, deleted, time, time)], TIMED)
+        forgetful.step(change, watermark)
+        thorough.step(change)
+        watermark = max(watermark, time + ahead)
+        forgetful.step(None, watermark, seal=deleted)
+        assert forgetful.table == thorough.table
+    assert forgetful.late == []
 
 
 def test_a_key_that_is_not_there_is_told() -> None:

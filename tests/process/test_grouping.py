@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headwater.errors import InvalidError
 from headwater.process import aggregates as a
 from headwater.process.grouping import AggregateKernel
-from headwater.process.ranking import Order, RankingKernel
+from headwater.process.ranking import Lateness, Order, RankingKernel
 from headwater.process.windowing import CHANGE
 from tests.process.relations import EXAMPLES, Running
 
@@ -128,6 +128,41 @@ def test_a_window_over_the_last_of_each_group(changes: Any, last: int) -> None:
                     mean = sum(prices) / len(prices) if prices else None
                     expected[(*row, mean, len(window), tuple(prices))] += 1
             assert feed.running.table == expected
+
+
+@settings(max_examples=EXAMPLES)
+@given(script, st.integers(1, 3), st.integers(0, 2), st.lists(st.integers(0, 6), min_size=20, max_size=20))
+def test_a_window_forgets_what_no_row_can_need(changes: Any, last: int, lateness: int, marks: list[int]) -> None:
+    """With all that is remembered and with what can be needed it says the same, as long as rows are on time."""
+    what = {"n": a.count(), "prices": a.collect("price")}
+    order = Order.read("at")
+    late = RankingKernel.rolling(last, what, ["seller"], order, CHANGES, Lateness("at", lateness))
+    forgetful, thorough = Running(late), Running(RankingKernel.rolling(last, what, ["seller"], order, CHANGES))
+    watermark, late_rows, there = -1, 0, Counter[Any]()
+    for (row, sign, seal), mark in zip(changes, marks, strict=False):
+        if sign > 0 or there[row]:
+            is_late = row[2] < watermark - lateness
+            if not is_late:
+                there[row] += sign
+                thorough.step(pl.DataFrame([(*row, sign)], schema=CHANGES, orient="row"))
+            forgetful.step(pl.DataFrame([(*row, sign)], schema=CHANGES, orient="row"), watermark, seal=seal)
+            late_rows += is_late
+            assert len(forgetful.late) == late_rows
+            assert forgetful.table == thorough.table
+        watermark = max(watermark, mark)
+        forgetful.step(None, watermark, seal=seal)
+        assert forgetful.table == thorough.table
+        old = [row for row, n in there.items() for _ in range(n) if row[2] < watermark - lateness]
+        groups = len({row[0] for row in old})
+        assert forgetful.state_rows <= sum(there.values()) - len(old) + groups * (last - 1)
+    assert all(row["reason"] == "expired" for row in forgetful.late)
+
+
+def test_a_row_without_a_time_is_in_the_ledger() -> None:
+    kernel = RankingKernel.rolling(2, {"n": a.count()}, [], Order.read("at"), PLAIN, Lateness("at", 0))
+    running = Running(kernel)
+    running.step(pl.DataFrame([("ann", 1, None)], schema=PLAIN, orient="row"), 5)
+    assert [row["reason"] for row in running.late] == ["no event time"]
 
 
 def test_distinct_rows_are_the_first_of_each() -> None:

@@ -16,7 +16,7 @@ import polars as pl
 
 from headwater.errors import InvalidError
 from headwater.process.changes import CHANGE_TYPE, ROW, as_changes, difference, ledger, listed, net, weighed
-from headwater.process.kernel import Now, State, Step
+from headwater.process.kernel import BEGINNING, Now, State, Step, behind
 from headwater.process.table import Table
 from headwater.process.windowing import CHANGE
 
@@ -26,9 +26,14 @@ DELETED = "_deleted"
 POSITION = "_position"
 """Columns of this name with a number behind it are the position, the first one first."""
 
-NO_KEY = "no key"
+AT = "_at"
+"""The column of event times, in microseconds, where positions of deleted keys are forgotten after a time."""
+
+NO_KEY, EXPIRED = "no key", "expired"
 
 _ROWS, _ORDER = "rows", "_order"
+_NEVER = 2**62
+"""The time of what is not to be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +44,23 @@ class ChangelogKernel:
     known is counted (`ignored`) and does nothing; so does a deletion of a row that is not there. Of two changes
     with the same position the one that came later counts; one without a position is older than all that have
     one.
+
+    With `lateness`, the position of a deleted key is forgotten when the watermark is that far behind it. Then a
+    change of an unknown key that is older still could be one from before a deletion, and is in the late ledger.
     """
 
     key: tuple[str, ...]
     schema: pl.Schema
     positions: tuple[str, ...]
     columns: tuple[str, ...]
+    lateness: int | None = None
 
     @classmethod
-    def of(cls, key: Sequence[str], schema: pl.Schema) -> "ChangelogKernel":
-        """Build the kernel for changes of this schema; see `DELETED` and `POSITION` for columns with a meaning."""
+    def of(cls, key: Sequence[str], schema: pl.Schema, lateness: int | None = None) -> "ChangelogKernel":
+        """Build the kernel for changes of this schema; see `DELETED` and `POSITION` for columns with a meaning.
+
+        With `lateness` there is also `AT`.
+        """
         schema = pl.Schema(schema)
         if not key:
             raise InvalidError("table: `key` names no column; a table needs a key")
@@ -58,8 +70,8 @@ class ChangelogKernel:
                     f"table: there is no key column {name!r}; the columns are {listed(list(schema))}"
                 )
         positions = tuple(name for name in schema if name.startswith(POSITION))
-        beside = {*positions, DELETED, CHANGE}
-        return cls(tuple(key), schema, positions, tuple(name for name in schema if name not in beside))
+        beside = {*positions, DELETED, CHANGE, AT}
+        return cls(tuple(key), schema, positions, tuple(name for name in schema if name not in beside), lateness)
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -76,6 +88,8 @@ class ChangelogKernel:
     def initial(self) -> State:
         row = pl.Struct({name: self.schema[name] for name in self.columns})
         columns = {name: self.schema[name] for name in (*self.key, *self.positions)} | {ROW: row}
+        if self.lateness is not None:
+            columns |= {AT: pl.Int64()}
         if not self.is_by_weight:
             return {_ROWS: Table.empty(pl.Schema(columns), self.key)}
         columns |= {_ORDER: pl.Int64(), CHANGE: pl.Int64()}
@@ -91,17 +105,45 @@ class ChangelogKernel:
         rows = rows.filter(keyed).with_columns(pl.struct(self.columns).alias(ROW))
         if self.is_by_weight:
             table, output = self._by_weight(state[_ROWS], rows)
-            ignored = 0
-        else:
-            table, output, ignored = self._by_position(state[_ROWS], rows)
-        counters = {"late": lost.height, "ignored": ignored}
+            return Step({_ROWS: table}, self._told(output), late=late, counters={"late": lost.height})
+        evicted = 0
+        if self.lateness is not None:
+            horizon = behind(now.watermark, self.lateness)
+            rows, expired = self._from_before(state[_ROWS], rows, horizon)
+            if expired.height:
+                told = ledger(expired, pl.col(ROW), EXPIRED, pl.col(AT), now.watermark)
+                late = told if late is None else pl.concat([late, told])
+        table, output, ignored = self._by_position(state[_ROWS], rows)
+        if self.lateness is not None:
+            table, evicted = self._forget(table, horizon)
+        counters = {"late": 0 if late is None else late.height, "ignored": ignored, "evicted": evicted}
         return Step({_ROWS: table}, self._told(output), late=late, counters=counters)
+
+    def _from_before(self, table: Table, rows: pl.DataFrame, horizon: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Tell changes apart that could be from before a deletion that is forgotten."""
+        numbered = rows.with_row_index("_i")
+        old = numbered.filter(pl.col(AT) < horizon)
+        if not old.height:
+            return rows, old
+        known = table.get(old.select(self.key).unique())
+        expired = old.join(known, on=self.key, how="anti")
+        kept = numbered.join(expired, on="_i", how="anti", maintain_order="left")
+        return kept.drop("_i"), expired
+
+    def _forget(self, table: Table, horizon: int) -> tuple[Table, int]:
+        """Let go of the positions of keys that were deleted before the horizon."""
+        gone = table.up_to(AT, horizon - 1) if horizon > BEGINNING else table.fresh.clear()
+        return (table.drop(gone.select(table.key)) if gone.height else table), gone.height
 
     # -- by position ------------------------------------------------------------------------------------------
 
     def _by_position(self, table: Table, rows: pl.DataFrame) -> tuple[Table, pl.DataFrame, int]:
         deleted = pl.col(DELETED).fill_null(False) if DELETED in self.schema else pl.lit(False)
-        said = rows.select(*self.key, *self.positions, pl.when(~deleted).then(ROW).alias(ROW))
+        time = []
+        if self.lateness is not None:
+            # Without a time it is never forgotten, as is what stands.
+            time = [pl.when(deleted).then(pl.col(AT)).fill_null(_NEVER).alias(AT)]
+        said = rows.select(*self.key, *self.positions, pl.when(~deleted).then(ROW).alias(ROW), *time)
         known = table.get(said.select(self.key).unique())
         all_of_them = pl.concat([known.select(said.columns), said])
         if self.positions:

@@ -16,9 +16,9 @@ import polars as pl
 from headwater.errors import InvalidError
 from headwater.process.changes import ROW, as_changes, ledger, net
 from headwater.process.durations import micros
-from headwater.process.kernel import Now, State, Step, behind
+from headwater.process.kernel import BEGINNING, Now, State, Step, behind
 from headwater.process.sides import LEFT, RIGHT, SIDES, TIME, How, Sides
-from headwater.process.table import Table
+from headwater.process.table import GONE, Table
 from headwater.process.windowing import CHANGE
 
 EXPIRED, NO_TIME = "expired", "no event time"
@@ -234,15 +234,19 @@ class IntervalKernel:
     # -- time passes ------------------------------------------------------------------------------------------
 
     def _tell_unmet(self, tables: dict[str, Table], side: str, watermark: int) -> pl.DataFrame:
-        passed = pl.col(TIME) + self.bounds.of(side)[1] < watermark
-        unmet = tables[side].where(passed & ~pl.col(_TOLD) & (pl.col(_MET).fill_null(0) <= 0))
+        passed = _older(tables[side], behind(watermark, self.bounds.of(side)[1]))
+        unmet = passed.filter(~pl.col(_TOLD) & (pl.col(_MET).fill_null(0) <= 0))
         tables[side] = tables[side].put(unmet.with_columns(pl.lit(True).alias(_TOLD)))
         return self.sides.alone(unmet, side)
 
     def _forget(self, tables: dict[str, Table], side: str, watermark: int) -> int:
         """Let go of what nobody who is on time can meet or take back."""
-        passed = pl.col(TIME) + self.bounds.kept(side) < behind(watermark, self.lateness)
-        gone = tables[side].where(passed)
+        gone = _older(tables[side], behind(watermark, self.lateness + self.bounds.kept(side)))
         if gone.height:
             tables[side] = tables[side].drop(gone.select(tables[side].key))
         return gone.height
+
+
+def _older(table: Table, moment: int) -> pl.DataFrame:
+    """The rows before a moment; runs that have none are not read."""
+    return table.up_to(TIME, moment - 1) if moment > BEGINNING else table.fresh.clear().drop(GONE)

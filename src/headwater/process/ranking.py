@@ -4,7 +4,9 @@ The kernel remembers the rows of each group. Of a group that is touched it compu
 after, and what comes out is the difference. So rows can come in any order, and be taken back: whoever was
 pushed out comes back. Rows that are equal in what they are ordered by stand in the order of their arrival.
 
-Where nothing is ever taken back, the first n of a group are all that it needs to remember.
+Where nothing is ever taken back, the first n of a group are all that it needs to remember. Where rows are ordered
+by their time and cannot be later than some lateness, a window over the last n needs those that are not older, and
+n - 1 before them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +17,17 @@ import numpy as np
 import polars as pl
 
 from headwater.errors import InvalidError
-from headwater.process.changes import CHANGE_TYPE, ROW, as_changes, difference, listed, net, weighed
+from headwater.process.changes import CHANGE_TYPE, ROW, as_changes, difference, ledger, listed, net, weighed
 from headwater.process.folds import Folds
 from headwater.process.grouping import check_columns
-from headwater.process.kernel import Now, State, Step
+from headwater.process.intervals import EXPIRED, NO_TIME
+from headwater.process.kernel import BEGINNING, Now, State, Step, behind
 from headwater.process.table import Table
 from headwater.process.windowing import CHANGE
 
-_ROWS, _SEEN, _ALL, _TIME = "rows", "_seen", "_all", "_time"
+_ROWS, _SEEN, _ALL, _TIME, _AT = "rows", "_seen", "_all", "_time", "_at"
+_SETTLED = 2**62
+"""The time of rows that are kept although they are old, for the windows of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,14 @@ class Order:
     @property
     def reversed(self) -> "Order":
         return Order(self.columns, tuple(not down for down in self.descending), not self.newest_first)
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How far behind the watermark the column `time` of a row may be, in microseconds."""
+
+    time: str
+    duration: int
 
 
 class Pick(Protocol):
@@ -128,6 +141,7 @@ class RankingKernel:
     order: Order
     pick: Pick
     schema: pl.Schema
+    lateness: Lateness | None = None
 
     @classmethod
     def top(
@@ -141,20 +155,38 @@ class RankingKernel:
 
     @classmethod
     def rolling(
-        cls, last: int, what: Mapping[str, Any], by: Sequence[str], order: Order, schema: pl.Schema
+        cls,
+        last: int,
+        what: Mapping[str, Any],
+        by: Sequence[str],
+        order: Order,
+        schema: pl.Schema,
+        lateness: Lateness | None = None,
     ) -> "RankingKernel":
-        """Each row with aggregates of the last rows of its group."""
+        """Each row with aggregates of the last rows of its group.
+
+        With `lateness` the order begins with its time, and rows that are later are in the late ledger.
+        """
         schema = pl.Schema(schema)
         if not 1 <= last <= 1000:
             raise InvalidError(f"rolling: `last` is from 1 to 1000 rows, not {last}")
         if clash := [name for name in what if name in schema]:
             raise InvalidError(f"rolling: {listed(clash)} would be there twice; rename it in `what`")
-        return cls._of("rolling", by, order, Rolling(last, what, Folds.of(what, schema, _TIME, None)), schema)
+        pick = Rolling(last, what, Folds.of(what, schema, _TIME, None))
+        return cls._of("rolling", by, order, pick, schema, lateness)
 
     @classmethod
-    def _of(cls, what: str, by: Sequence[str], order: Order, pick: Pick, schema: pl.Schema) -> "RankingKernel":
+    def _of(
+        cls,
+        what: str,
+        by: Sequence[str],
+        order: Order,
+        pick: Pick,
+        schema: pl.Schema,
+        lateness: Lateness | None = None,
+    ) -> "RankingKernel":
         check_columns(what, (*by, *order.columns), schema)
-        return cls(tuple(by), order, pick, schema)
+        return cls(tuple(by), order, pick, schema, lateness)
 
     @property
     def output_schema(self) -> pl.Schema:
@@ -163,14 +195,17 @@ class RankingKernel:
     def initial(self) -> State:
         keys = {name: self.schema.get(name, pl.Boolean()) for name in self._keys}
         columns = {**keys, ROW: pl.Struct(self._columns), _SEEN: pl.Int64(), CHANGE: pl.Int64()}
+        columns |= {} if self.lateness is None else {_AT: pl.Int64()}
         return {_ROWS: Table.empty(pl.Schema(columns), (*keys, ROW), tuple(keys))}
 
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         return rows
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
-        table = state[_ROWS]
+        table, late = state[_ROWS], None
         came = weighed(rows).with_columns(pl.struct(list(self._columns)).alias(ROW))
+        if self.lateness is not None:
+            came, late = self._on_time(came, now.watermark)
         came = came if self.by else came.with_columns(pl.lit(True).alias(_ALL))
         before = table.get(came.select(self._keys).unique())
         last = before.get_column(_SEEN).max()
@@ -178,7 +213,8 @@ class RankingKernel:
         came = came.with_columns(pl.int_range(start, start + pl.len()).alias(_SEEN))
         seen = pl.col(_SEEN).max() if self.order.newest_first else pl.col(_SEEN).min()
         both = pl.concat([before, came.select(before.columns)])
-        after = both.group_by(table.key, maintain_order=True).agg(seen, pl.col(CHANGE).sum())
+        times = [] if self.lateness is None else [pl.col(_AT).max()]
+        after = both.group_by(table.key, maintain_order=True).agg(seen, pl.col(CHANGE).sum(), *times)
         stays = after.filter(pl.col(CHANGE) != 0).select(before.columns)
         if CHANGE not in self.schema and self.pick.first is not None:
             stays = self._first(stays, self.pick.first)
@@ -186,7 +222,40 @@ class RankingKernel:
         table = table.put(stays.join(before, on=before.columns, how="anti", nulls_equal=True))
         table = table.drop(gone) if gone.height else table
         changes = as_changes(difference(self._picked(stays), self._picked(before)))
-        return Step({_ROWS: table}, changes.select(self.output_schema.names()))
+        evicted = 0
+        if self.lateness is not None:
+            table, evicted = self._forget(table, now.watermark)
+        counters = {"late": 0 if late is None else late.height, "evicted": evicted}
+        return Step({_ROWS: table}, changes.select(self.output_schema.names()), late=late, counters=counters)
+
+    def _on_time(self, came: pl.DataFrame, watermark: int) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+        """Rows with their time in `_at`; and those that are too late, or have none, as the ledger has them."""
+        assert self.lateness is not None
+        came = came.with_columns(pl.col(self.lateness.time).cast(pl.Int64).alias(_AT))
+        known, is_late = pl.col(_AT).is_not_null(), pl.col(_AT) < behind(watermark, self.lateness.duration)
+        timeless, expired = came.filter(~known), came.filter(known & is_late)
+        if not timeless.height and not expired.height:
+            return came, None
+        row = pl.col(ROW)
+        told = [ledger(timeless, row, NO_TIME), ledger(expired, row, EXPIRED, pl.col(_AT), watermark)]
+        return came.filter(known & ~is_late), pl.concat(told)
+
+    def _forget(self, table: Table, watermark: int) -> tuple[Table, int]:
+        """Let go of rows that are too old to change and too far back for a window of those that are not."""
+        assert self.lateness is not None and isinstance(self.pick, Rolling)
+        horizon = behind(watermark, self.lateness.duration)
+        due = table.up_to(_AT, horizon - 1) if horizon > BEGINNING else table.fresh.clear()
+        if not due.height:
+            return table, 0
+        time = pl.col(ROW).struct.field(self.lateness.time).cast(pl.Int64)
+        old = self._ordered(table.get(due.select(self._keys).unique()).filter(time < horizon))
+        # What was to be taken back and never came does not count.
+        there = pl.col(CHANGE).clip(0)
+        behind_it = (there.sum() - there.cum_sum()).over(self._keys)
+        is_needed = (there > 0) & (behind_it < self.pick.last - 1)
+        gone = old.filter(~is_needed)
+        table = table.put(old.filter(is_needed).with_columns(pl.lit(_SETTLED).alias(_AT)))
+        return (table.drop(gone.select(table.key)) if gone.height else table), gone.height
 
     @property
     def _columns(self) -> pl.Schema:

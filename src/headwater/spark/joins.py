@@ -15,17 +15,13 @@ from headwater.process.asof import GONE, AsOfKernel, NowKernel
 from headwater.process.durations import micros
 from headwater.process.intervals import IntervalKernel, read_within
 from headwater.process.joining import JoinKernel
-from headwater.process.kernel import BEGINNING
-from headwater.process.sides import LEFT, RIGHT, SIDE, TIME, How, Sides, key_type, read_how
+from headwater.process.sides import LEFT, RIGHT, SIDE, SIDES, TIME, How, Sides, key_type, read_how
 from headwater.process.windowing import CHANGE
 from headwater.process.windows import Time
-from headwater.spark.inputs import source_number
-from headwater.spark.operators import WATERMARK
+from headwater.spark.inputs import SOURCE, WATERMARK
 from headwater.spark.rows import event_time_of
 from headwater.spark.stateful import Times, run_kernel
-from headwater.spark.tables import Timing, kernel_schema, note_meaning, timing_of, with_event_time
-
-_MARK, _SOURCE = "_mark", "_source"
+from headwater.spark.tables import MARK, Timing, held, kernel_schema, note_meaning, timing_of, with_event_time
 
 On = str | Sequence[str] | Mapping[str, str]
 
@@ -116,9 +112,8 @@ def _run(
             "join: one side is a stream and the other is not; read both as streams or both as batches"
         )
     note_meaning(kernel, "join", {"on": dict(sides.pairs), **meaning})
-    rows = _side(left, right, sides, 0, timings[0], None if gone is None else F.lit(None)).unionAll(
-        _side(right, left, sides, 1, timings[1], gone)
-    )
+    first = _side(left, right, sides, timings[0], None if gone is None else F.lit(None))
+    rows = first.unionAll(_side(right, left, sides, timings[1], gone, of=RIGHT, first=timings[0].inputs))
     marked = [timing for timing in timings if timing.mark is not None]
     times = Times()
     if marked:
@@ -126,23 +121,33 @@ def _run(
         # Where one side must be waited for, it must be waited for.
         idle = None if None in idles else max(idle for idle in idles if idle is not None)
         times = Times(
-            watermark=_MARK, source=_SOURCE, inputs=len(marked), idle_after=idle, processing_time=idle is not None
+            watermark=MARK,
+            source=SOURCE,
+            inputs=sum(timing.inputs for timing in marked),
+            idle_after=idle,
+            processing_time=idle is not None,
         )
     else:
-        rows = rows.drop(_MARK, _SOURCE)
+        rows = rows.drop(MARK, SOURCE)
     told = {"watermark": WATERMARK} if marked else {}
     result = run_kernel(rows, kernel, by=sides.keys, times=times, told=told, kind="join")
-    if marked and hold:
-        # What comes out may be this far behind the watermark at which it does, and is not late for that.
-        result = result.withColumn(WATERMARK, F.greatest(F.col(WATERMARK), F.lit(BEGINNING + hold)) - hold)
+    result = held(result, hold)
     name = timings[1].event_time if sides.how is How.RIGHT else timings[0].event_time
     return with_event_time(result, name)
 
 
 def _side(
-    rows: DataFrame, other: DataFrame, sides: Sides, number: int, timing: Timing, gone: Column | None
+    rows: DataFrame,
+    other: DataFrame,
+    sides: Sides,
+    timing: Timing,
+    gone: Column | None,
+    *,
+    of: str = LEFT,
+    first: int = 0,
 ) -> DataFrame:
-    """The rows of one side as both travel."""
+    """The rows of one side as both travel; `first` is the number of its first input."""
+    number = SIDES.index(of)
     kind = other.select(F.struct(*_columns(other)).alias("row")).schema["row"].dataType
     structs = [F.struct(*_columns(rows)), F.lit(None).cast(kind)]
     left, right = structs if number == 0 else reversed(structs)
@@ -158,13 +163,13 @@ def _side(
         time.alias(TIME),
         change.alias(CHANGE),
         *([] if gone is None else [gone.cast("boolean").alias(GONE)]),
-        (F.lit(None) if timing.mark is None else timing.mark).cast("long").alias(_MARK),
-        source_number(number, one=timing.is_one).alias(_SOURCE),
+        (F.lit(None) if timing.mark is None else timing.mark).cast("long").alias(MARK),
+        timing.source(first).alias(SOURCE),
     )
 
 
 def _columns(rows: DataFrame) -> list[Column]:
-    return [F.col(f"`{name}`") for name in rows.columns if name not in (CHANGE, WATERMARK)]
+    return [F.col(f"`{name}`") for name in rows.columns if name not in (CHANGE, WATERMARK, SOURCE)]
 
 
 def _keys(sides: Sides, number: int) -> list[Column]:
