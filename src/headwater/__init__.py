@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headwater.spark.grouped import aggregate, deduplicate, rolling, top, union
     from headwater.spark.joins import join
     from headwater.spark.operators import correct_clocks, windowed
+    from headwater.spark.side_input import SideInput
     from headwater.spark.tables import table
     from headwater.transmit.embedded import Broker
 
@@ -94,6 +95,7 @@ __all__ = [  # in teaching order
     "approx_top_k",
     "table",
     "join",
+    "SideInput",
     "aggregate",
     "top",
     "deduplicate",
@@ -118,6 +120,7 @@ _LATER = {
     "windowed": "headwater.spark.operators",
     "table": "headwater.spark.tables",
     "join": "headwater.spark.joins",
+    "SideInput": "headwater.spark.side_input",
     "aggregate": "headwater.spark.grouped",
     "top": "headwater.spark.grouped",
     "deduplicate": "headwater.spark.grouped",

@@ -207,7 +207,9 @@ def test_windows_of_sparks_own_and_a_watermark_by_a_function(spark: Any) -> None
     assert names["orders"].watermark(seen) == moment - timedelta(minutes=10)
 
 
-def test_blocks_of_the_page_on_joins(spark: Any, tmp_path: Path) -> None:
+def test_blocks_of_the_page_on_joins(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "countries.csv").write_text("code,country\nde,Germany\n")
     program, *others = blocks("docs/how-to/joins.md", "python")
     (tmp_path / "shop.py").write_text(program)
     assert [view.name for view in load_app(tmp_path / "shop.py").views] == ["placed"]
@@ -225,6 +227,8 @@ def test_blocks_of_the_page_on_joins(spark: Any, tmp_path: Path) -> None:
         "compacted": rows(changes, "key string, value string, offset long"),
         "orders": rows([(1, 7, 2.5), (2, 7, 4.0), (3, 8, 1.0)], "order long, customer long, amount double"),
         "earlier": rows([(8,), (9,)], "customer long"),
+        "visits": rows([(1, "de"), (2, "fr")], "visit long, code string"),
+        "sales": rows([(5.0, "USD"), (1.0, "CHF")], "amount double, currency string"),
         "customers": rows([(7, "Ulm"), (8, "Bonn")], "id long, city string"),
         "searches": rows([("ann", "tea", 0), ("bob", "mug", 0)], "user string, query string, at long", "at"),
         "clicks": rows(
@@ -246,6 +250,8 @@ def test_blocks_of_the_page_on_joins(spark: Any, tmp_path: Path) -> None:
     assert found("found", "query", "page") == {("tea", "/tea"), ("tea", "/pot"), ("mug", None)}
     assert found("steps", "page", "next_page") == {("/tea", "/pot")}
     assert found("priced", "price") == {(1.0,), (2.0,)}
+    assert found("located", "visit", "country") == {(1, "Germany"), (2, None)}
+    assert found("priced_in_euro", "amount", "rate") == {(5.0, 0.9)}
     assert found("revenue", "customer", "orders", "highest") == {(7, 2, 4.0), (8, 1, 1.0)}
     assert found("best", "order", "place") == {(2, 1), (1, 2), (3, 1)}
     assert found("once", "order") == {(1,), (2,), (3,)}

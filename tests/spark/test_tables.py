@@ -216,6 +216,16 @@ def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
             lambda df: hw.rolling(df, last=3, what={"n": hw.count()}),
             "rows have no event time; say by which columns",
         ),
+        (
+            lambda df: hw.rolling(df, last=3, what={"n": hw.count()}, order="id", lateness="1 hour"),
+            "ordered by their event time first, not by 'id'",
+        ),
+        (lambda df: hw.table(df, key="id", lateness="1 hour"), "positions of deleted keys.* here there are none"),
+        (lambda df: hw.table(df, key="id", position="id", lateness="1 hour"), "`lateness` is in event time"),
+        (
+            lambda df: hw.join(df, hw.SideInput("nowhere.csv", schema="id long"), on="id"),
+            "nowhere.csv': it is not there",
+        ),
         (lambda df: hw.deduplicate(df, keep="any"), "`keep` is 'first' or 'last', not 'any'"),
         (lambda df: hw.union(df, df.drop("city")), "not all sides have a column city"),
         (lambda df: hw.join(df, df, on="id", how="cross"), "`how` is one of inner"),
@@ -232,3 +242,64 @@ def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
 def test_what_cannot_be_is_told(spark: Any, make: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         make(spark.createDataFrame([], "id long, city string"))
+
+
+def test_a_side_input_is_loaded_anew_when_it_changes(shop: Shop, tmp_path: Path) -> None:
+    places = tmp_path / "places.csv"
+    places.write_text("code,place\nde,Ulm\nfr,Lyon\n")
+    home = shop.app.topic("home", schema="id long, code string")
+    abroad = shop.app.topic("abroad", schema="id long, code string")
+
+    @shop.app.view(home, abroad, key="id")
+    def placed(home: Any, abroad: Any) -> Any:
+        rows = hw.union(home, abroad).drop("timestamp")
+        return hw.join(rows, hw.SideInput(places, schema="code string, place string"), on="code", how="left")
+
+    shop.say("home", {"id": 1, "code": "de"}, {"id": 2, "code": "it"})
+    shop.say("abroad", {"id": 3, "code": "fr"})
+    assert [row["place"] for row in shop.run()] == ["Ulm", None, "Lyon"]
+    places.write_text("code,place\nde,Bonn\nit,Rome\n")
+    assert [row["place"] for row in shop.run()] == ["Bonn", "Rome", None]
+
+
+def test_a_union_waits_for_the_slower_of_its_topics(shop: Shop) -> None:
+    schema = "user string, at timestamp"
+    first, second = (shop.app.topic(name, schema=schema, event_time="at") for name in ("first", "second"))
+
+    @shop.app.view(first, second, key=["window"])
+    def hourly(first: Any, second: Any) -> Any:
+        window = hw.windowed(what={"n": hw.count()}, where=hw.Tumbling("1 hour"), when=hw.AfterWatermark())
+        return hw.union(first, second).transform(window)
+
+    def say(topic: str, *hours: float) -> None:
+        rows = [{"user": "ann", "at": f"2026-01-01T{int(h):02d}:{int(h % 1 * 60):02d}:00Z"} for h in hours]
+        shop.say(topic, *rows)
+
+    shop.create("second")
+    say("first", 0.5, 3.5, 9.5)
+    assert shop.run() == []
+    # What comes in the second topic is hours behind the first, and not late.
+    say("second", 0.6, 3.6)
+    assert [row["n"] for row in shop.run()] == [2]
+    say("second", 4.1)
+    assert [row["n"] for row in shop.run()] == [2, 2]
+    assert shop.store.late_rows("hourly") == []
+
+
+def test_a_union_that_has_lost_its_watermark_is_told(spark: Any) -> None:
+    rows = events(spark, [("ann", 1, 5)], "user string, n int, at int")
+    lost = hw.union(rows, rows).select("user", "at", "_change")
+    with pytest.raises(InvalidError, match="lost the column _watermark, _watermark_source"):
+        hw.deduplicate(lost, key="user")
+    # Where not all have their event time in the same column, there is none.
+    timeless = hw.union(rows, rows.withMetadata("at", {}))
+    assert not any(field.metadata for field in timeless.schema.fields)
+
+
+def test_a_rolling_window_and_a_table_with_a_lateness(spark: Any) -> None:
+    walked = [("ann", 1, 0), ("ann", 2, 8), ("ann", 3, 15), ("bob", 4, 1)]
+    steps = events(spark, walked, "user string, n int, at int")
+    pairs = hw.rolling(steps, last=2, what={"sum": hw.sum("n")}, by="user", lateness="1 minute")
+    assert added_up(pairs.select("n", "sum", "_change")) == [(1, 1), (2, 3), (3, 5), (4, 4)]
+    newest = hw.table(steps, key="user", position="at", deleted="n = 3", lateness="1 minute")
+    assert added_up(newest.select("user", "n", "_change")) == [("bob", 4)]

@@ -15,11 +15,12 @@ from headwater.process.asof import GONE, AsOfKernel, NowKernel
 from headwater.process.durations import micros
 from headwater.process.intervals import IntervalKernel, read_within
 from headwater.process.joining import JoinKernel
-from headwater.process.sides import LEFT, RIGHT, SIDE, SIDES, TIME, How, Sides, key_type, read_how
+from headwater.process.sides import LEFT, RIGHT, SIDE, SIDES, TIME, How, Sides, key_type, pairs_of, read_how
 from headwater.process.windowing import CHANGE
 from headwater.process.windows import Time
 from headwater.spark.inputs import SOURCE, WATERMARK
 from headwater.spark.rows import event_time_of
+from headwater.spark.side_input import SideInput
 from headwater.spark.stateful import Times, run_kernel
 from headwater.spark.tables import MARK, Timing, held, kernel_schema, note_meaning, timing_of, with_event_time
 
@@ -28,7 +29,7 @@ On = str | Sequence[str] | Mapping[str, str]
 
 def join(
     left: DataFrame,
-    right: DataFrame,
+    right: DataFrame | SideInput,
     *,
     on: On,
     how: str = "inner",
@@ -50,10 +51,13 @@ def join(
     that says that there is none from then on. - `as_of=hw.PROCESSING_TIME` joins a stream with what the table
     has when a row comes.
 
+    The right side can be a bounded table from outside, `hw.SideInput`, which is loaded anew when it changes.
+
     `lateness` is how far behind the watermark rows may be, with `within` and `as_of`: so long they are
     remembered, and what came out is corrected. What comes later still is in the late ledger.
     """
     kind = read_how(how)
+    right = right.read(left) if isinstance(right, SideInput) else right
     if within is not None and as_of is not None:
         raise InvalidError(
             "join: `within` joins two streams and `as_of` a stream with a table; leave out one of them"
@@ -62,6 +66,8 @@ def join(
         raise InvalidError("join: `lateness` says nothing without `within` or `as_of=hw.EVENT_TIME`: leave it out")
     if as_of is not Time.EVENT and deleted is not None:
         raise InvalidError("join: `deleted` is for `as_of=hw.EVENT_TIME`; for other joins see hw.table")
+    if kind in (How.SEMI, How.ANTI):
+        right = _needed(right, on)
     schemas = kernel_schema(left), kernel_schema(right)
     late = micros(lateness) if lateness else 0
     meaning: dict[str, Any] = {"how": kind, "within": within, "as of": as_of, "lateness": lateness}
@@ -86,6 +92,15 @@ def join(
         return _run(left, right, now, now.sides, timings=timings, meaning=meaning)
     tables = JoinKernel.of(on, kind, *schemas)
     return _run(left, right, tables, tables.sides, timings=timings, meaning=meaning)
+
+
+def _needed(right: DataFrame, on: On) -> DataFrame:
+    """Without the columns of which nothing comes out, so that rows that differ only in these are one."""
+    keys = [pair[1] for pair in pairs_of(on)]
+    if not set(keys) <= set(right.columns):
+        return right  # It will be told which it has.
+    kept = {*keys, timing_of(right).event_time, CHANGE, WATERMARK, SOURCE}
+    return right.select(*(f"`{name}`" for name in right.columns if name in kept))
 
 
 def _check_times(left: DataFrame, right: DataFrame) -> None:
