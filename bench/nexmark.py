@@ -47,6 +47,8 @@ NOT_COMPARED = {
     "q13": "Flink's files cannot be looked up, so there it is a join of two streams, which remembers all bids",
 }
 TIMEOUT_S = 1100
+MORE_S_MIN = 0.3
+"""So much longer a run over all events must be; what it takes to start differs by nearly as much."""
 
 Seconds = dict[str, float]
 """Of each part: few events, and all of them."""
@@ -96,14 +98,15 @@ def write_files(folder: Path, count: int) -> None:
     house.side_input().write_csv(folder / "side_input_bare.csv", include_header=False)
 
 
-def rate(seconds: Seconds, count: int) -> float:
-    """Events a second, without what it takes to start."""
-    return (count - SMALL_EVENTS) / max(seconds["all_s"] - seconds["small_s"], 0.001)
+def rate(seconds: Seconds, count: int) -> float | None:
+    """Events a second, without what it takes to start; None where that is nearly all."""
+    more_s = seconds["all_s"] - seconds["small_s"]
+    return (count - SMALL_EVENTS) / more_s if more_s > MORE_S_MIN else None
 
 
 def measure(spark: Any, parts: dict[str, Path], name: str, arguments: Any, python: str | None) -> list[str]:
     """The cells of a query's row."""
-    rates: dict[str, list[float]] = {OURS: [], FLINK: []}
+    rates: dict[str, list[float | None]] = {OURS: [], FLINK: []}
     trouble = ""
     for _ in range(arguments.rounds):
         ours = {part: run(spark, folder, name) for part, folder in parts.items()}
@@ -115,10 +118,16 @@ def measure(spark: Any, parts: dict[str, Path], name: str, arguments: Any, pytho
             trouble = theirs
         else:
             rates[FLINK].append(rate(theirs, arguments.events))
-    found = [median(rates[side]) if rates[side] else None for side in (OURS, FLINK)]
-    ratio = "" if found[1] is None else f"{found[0] / found[1]:.3g}"  # type: ignore[operator]
-    notes = "; ".join(filter(None, (NOT_COMPARED.get(name), trouble)))
-    return [name, *("" if one is None else f"{one:,.0f}" for one in found), ratio, notes]
+    ours_rate, flink_rate = (_middle(rates[side]) for side in (OURS, FLINK))
+    ratio = "" if ours_rate is None or flink_rate is None else f"{ours_rate / flink_rate:.3g}"
+    short = "too few events to tell" if any(None in some for some in rates.values()) else ""
+    notes = "; ".join(filter(None, (NOT_COMPARED.get(name), trouble, short)))
+    return [name, *("" if one is None else f"{one:,.0f}" for one in (ours_rate, flink_rate)), ratio, notes]
+
+
+def _middle(rates: list[float | None]) -> float | None:
+    known = [one for one in rates if one is not None]
+    return median(known) if known else None
 
 
 def main() -> None:
