@@ -44,7 +44,11 @@ if TYPE_CHECKING:
     from headwater.sinks.sqlite import Sqlite
     from headwater.sinks.topic import KafkaTopic
     from headwater.sinks.webhook import Webhook
+    from headwater.spark.grouped import aggregate, deduplicate, rolling, top, union
+    from headwater.spark.joins import join
     from headwater.spark.operators import correct_clocks, windowed
+    from headwater.spark.side_input import SideInput
+    from headwater.spark.tables import table
     from headwater.transmit.embedded import Broker
 
 __version__ = "0.1.0"
@@ -89,6 +93,14 @@ __all__ = [  # in teaching order
     "approx_distinct",
     "approx_quantile",
     "approx_top_k",
+    "table",
+    "join",
+    "SideInput",
+    "aggregate",
+    "top",
+    "deduplicate",
+    "rolling",
+    "union",
     "correct_clocks",
     "Observed",
     "Postgres",
@@ -106,6 +118,14 @@ __all__ = [  # in teaching order
 # Spark and the broker are large: whoever needs only one of them does not wait for the other.
 _LATER = {
     "windowed": "headwater.spark.operators",
+    "table": "headwater.spark.tables",
+    "join": "headwater.spark.joins",
+    "SideInput": "headwater.spark.side_input",
+    "aggregate": "headwater.spark.grouped",
+    "top": "headwater.spark.grouped",
+    "deduplicate": "headwater.spark.grouped",
+    "rolling": "headwater.spark.grouped",
+    "union": "headwater.spark.grouped",
     "correct_clocks": "headwater.spark.operators",
     "Observed": "headwater.process.watermarks",
     "Postgres": "headwater.sinks.postgres",

@@ -205,3 +205,55 @@ def test_windows_of_sparks_own_and_a_watermark_by_a_function(spark: Any) -> None
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     seen = hw.Observed(partition="0", highest=moment, lowest=moment, latest=moment, watermark=None)
     assert names["orders"].watermark(seen) == moment - timedelta(minutes=10)
+
+
+def test_blocks_of_the_page_on_joins(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "countries.csv").write_text("code,country\nde,Germany\n")
+    program, *others = blocks("docs/how-to/joins.md", "python")
+    (tmp_path / "shop.py").write_text(program)
+    assert [view.name for view in load_app(tmp_path / "shop.py").views] == ["placed"]
+
+    def rows(values: list[Any], schema: str, time: str | None = None) -> Any:
+        frame = spark.createDataFrame(values, schema)
+        if time is None:
+            return frame
+        timed = frame.withColumn(time, frame[time].cast("timestamp"))
+        return timed.withMetadata(time, {"headwater.eventTime": True})
+
+    changes = [("ann", '{"city": "Ulm"}', 0), ("bob", '{"city": "Bonn"}', 1), ("bob", None, 2)]
+    names: dict[str, Any] = {
+        "hw": hw,
+        "compacted": rows(changes, "key string, value string, offset long"),
+        "orders": rows([(1, 7, 2.5), (2, 7, 4.0), (3, 8, 1.0)], "order long, customer long, amount double"),
+        "earlier": rows([(8,), (9,)], "customer long"),
+        "visits": rows([(1, "de"), (2, "fr")], "visit long, code string"),
+        "sales": rows([(5.0, "USD"), (1.0, "CHF")], "amount double, currency string"),
+        "customers": rows([(7, "Ulm"), (8, "Bonn")], "id long, city string"),
+        "searches": rows([("ann", "tea", 0), ("bob", "mug", 0)], "user string, query string, at long", "at"),
+        "clicks": rows(
+            [("ann", "/tea", 60), ("ann", "/pot", 70)], "user string, page string, clicked long", "clicked"
+        ),
+        "orders_at": rows([("tea", 5), ("tea", 15)], "product string, at long", "at"),
+        "prices": rows([("tea", 1.0, 0), ("tea", 2.0, 10)], "product string, price double, since long", "since"),
+    }
+    for block in others:
+        exec(block, names)
+
+    def found(name: str, *columns: str) -> set[Any]:
+        changed = names[name].select(*columns, "_change").collect()
+        assert {row["_change"] for row in changed} == {1}
+        return {tuple(row)[:-1] for row in changed}
+
+    assert found("cities", "id", "city") == {("ann", "Ulm")}
+    assert found("in_ulm", "order") == {(1,), (2,)}
+    assert found("found", "query", "page") == {("tea", "/tea"), ("tea", "/pot"), ("mug", None)}
+    assert found("steps", "page", "next_page") == {("/tea", "/pot")}
+    assert found("priced", "price") == {(1.0,), (2.0,)}
+    assert found("located", "visit", "country") == {(1, "Germany"), (2, None)}
+    assert found("priced_in_euro", "amount", "rate") == {(5.0, 0.9)}
+    assert found("revenue", "customer", "orders", "highest") == {(7, 2, 4.0), (8, 1, 1.0)}
+    assert found("best", "order", "place") == {(2, 1), (1, 2), (3, 1)}
+    assert found("once", "order") == {(1,), (2,), (3,)}
+    assert found("recent", "order", "mean") == {(1, 2.5), (2, 3.25), (3, 1.0)}
+    assert found("customers_of_both", "customer") == {(7,), (8,), (9,)}

@@ -34,7 +34,8 @@ def test_public_names_are_these() -> None:
         "Repeatedly", "AfterAny", "AfterAll", "AfterEach", "OrFinally", "Default",
         "DISCARDING", "ACCUMULATING", "RETRACTING",
         "count", "sum", "mean", "min", "max", "first", "last", "collect", "distinct", "quantile", "top_k",
-        "approx_distinct", "approx_quantile", "approx_top_k", "correct_clocks", "Observed",
+        "approx_distinct", "approx_quantile", "approx_top_k",
+        "table", "join", "aggregate", "top", "deduplicate", "rolling", "union", "correct_clocks", "Observed",
         "Postgres", "Sqlite", "KafkaTopic", "Parquet", "parquet_files", "read_parquet", "Delta", "Webhook", "Mail",
         "Broker",
     ]  # fmt: skip

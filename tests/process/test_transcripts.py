@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from headwater.errors import InvalidError
-from headwater.process.transcripts import Transcript, read_transcript
+from headwater.process.relation_transcripts import read_relational
+from headwater.process.transcripts import Mismatch, Transcript, read_transcript
 from headwater.testing import check_transcripts, load_transcripts, run_transcripts, simulate
 
 FOLDER = Path(__file__).parents[1] / "transcripts"
@@ -91,3 +92,31 @@ def test_a_file_that_is_none_is_told_in_words(tmp_path: Path) -> None:
 def test_an_unknown_runner_is_told_in_words() -> None:
     with pytest.raises(InvalidError, match="cannot run transcripts on 'flink'; there is simulator"):
         run_transcripts([], on="flink")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"top": {"n": 1}}, "has join, top; it has one of join, table"),
+        ({"where": "Global"}, "has join, where; it has one of join, table"),
+        ({"transcript": None}, "has no list of actions"),
+        ({"transcript": [{"input": [], "from": "above"}]}, "there are clock, crash.* from left or right"),
+        ({"join": {"how": "left"}}, "join cannot be made of {}: 'on'"),
+        ({"join": {"on": "id", "withn": 5}}, "unknown withn"),
+    ],
+)
+def test_relational_document_that_cannot_be_meant(keys: Any, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        read_relational({"name": "mine", "join": {"on": "id"}, "transcript": [{"input": [{"id": 1}]}], **keys})
+
+
+@pytest.mark.parametrize("expected", [[], [{"id": 1}], [{"id": 1}, {"id": 2}], [{"id": 2}]])
+def test_relational_document_that_expects_something_else(expected: Any) -> None:
+    actions = [{"input": [{"id": 1}, {"id": 2}]}, {"expect": expected}]
+    transcript = read_relational({"name": "mine", "aggregate": {"by": "id", "what": {"n": "count()"}},
+                                  "transcript": actions})  # fmt: skip
+    if len(expected) == 2:
+        transcript.check(simulate)
+    else:
+        with pytest.raises(Mismatch, match="mine"):
+            transcript.check(simulate)

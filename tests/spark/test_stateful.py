@@ -336,3 +336,12 @@ def test_a_task_that_is_no_partition_holds_nothing_back(by_partition: bool, expe
     assert advance(notes, told, times, clock=0) == (10 if by_partition else 20)
     notes["watermark"] = 10 if by_partition else 20
     assert advance(notes, [SimpleNamespace(source=0, high=50, low=30)], times, clock=0) == expected
+
+
+def test_a_silent_bucket_of_the_operator_before_holds_nothing_back() -> None:
+    """All its buckets come to the same watermark, so one that speaks tells that of all."""
+    notes: dict[str, Any] = {}
+    for source, watermark in ((0, 20), (1, 70)):
+        told = [SimpleNamespace(source=source, high=NO_TIME, low=NO_TIME, watermark=watermark)]
+        notes["watermark"] = advance(notes, told, Times(watermark="w", by_partition=False), clock=0)
+    assert notes["watermark"] == 70

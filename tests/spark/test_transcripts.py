@@ -1,6 +1,6 @@
 """Transcripts that hold on the simulator hold on Spark: all of Beam's, and those of ours that Spark could break.
 
-All of ours, which take minutes: `headwater transcript tests/transcripts/headwater.yaml --on spark`.
+All of ours, which take minutes: `headwater transcript tests/transcripts/*.yaml --on spark`.
 """
 
 from pathlib import Path
@@ -18,6 +18,10 @@ CHOSEN = {
     "several_inputs_the_slowest_holds",
     "results_are_windowed_again",
     "crash_and_restart_change_nothing",
+    "a_left_join_of_tables_whichever_side_is_first",
+    "a_click_within_a_minute_of_its_search",
+    "as_of_event_time_left",
+    "as_of_now_left",
 }
 
 
@@ -28,7 +32,8 @@ def test_beams_transcripts_hold_on_spark(spark: Any) -> None:
 
 
 def test_some_of_ours_hold_on_spark(spark: Any, tmp_path: Path) -> None:
-    documents = yaml.safe_load_all((FOLDER / "headwater.yaml").read_text())
+    files = (FOLDER / "headwater.yaml", FOLDER / "tables.yaml", FOLDER / "joins.yaml")
+    documents = [document for file in files for document in yaml.safe_load_all(file.read_text())]
     chosen = [document for document in documents if document["name"] in CHOSEN]
     (tmp_path / "chosen.yaml").write_text(yaml.safe_dump_all(chosen))
     verdicts = run_transcripts([tmp_path / "chosen.yaml"], on="spark")

@@ -1,12 +1,14 @@
 """The late ledger: in the transaction of the batch, once, and forgotten with the run."""
 
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from headwater.store.columns import Column
-from headwater.store.late import LateRow
+from headwater.store.late import SCHEMA, LateRow
 from headwater.store.sqlite import ViewStore
 from headwater.store.tables import ViewShape
 
@@ -80,3 +82,25 @@ def test_reprocessed_rows_are_marked_with_the_rows_that_hold_them(store: ViewSto
     assert store.rows("totals") == [{"product": "tea", "total": 2}]
     assert [row.reprocessed for row in store.late_rows("totals")] == [True, False]
     assert store.late_counts() == {"totals": (2, 1)}
+
+
+def test_a_row_without_window_or_time_is_kept_also_in_a_ledger_of_before(tmp_path: Path) -> None:
+    path = tmp_path / "views.db"
+    strict = SCHEMA.replace("window_start integer,", "window_start integer not null,")
+    with sqlite3.connect(path) as db:
+        db.executescript(strict)
+        db.execute(
+            "insert into headwater_late values ('hits', 1, 0, 'windowed-0', '{}', 1, 2, 3, 4, 'x', null, '{}', 0)"
+        )
+    db.close()
+    store = ViewStore(path)
+    store.note_late(
+        "hits",
+        [replace(late(1), window_start=None, window_end=None, event_time=None, late_by=None)],
+        run="r",
+        batch=1,
+    )
+    [before, row] = store.late_rows("hits")
+    assert (before.window_start, before.late_by) == (1, 4)
+    assert (row.window_start, row.event_time, row.late_by) == (None, None, None)
+    store.close()

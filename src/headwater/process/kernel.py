@@ -19,6 +19,11 @@ BEGINNING = -(2**63)
 """The watermark before anything is known; all times are microseconds since 1970, UTC."""
 
 
+def behind(watermark: int, duration: int) -> int:
+    """The moment that lies a duration behind a watermark; there is none before the beginning."""
+    return max(watermark - duration, BEGINNING)
+
+
 @dataclass(frozen=True, slots=True)
 class Now:
     """The time of a step, in both senses: how far event time is complete, and what the clock says."""

@@ -78,14 +78,20 @@ def describe_late(row: LateRow) -> Json:
         "batchId": row.batch,
         "operator": row.operator,
         "key": row.key,
-        "window": {"start": instant_text(row.window_start), "end": instant_text(row.window_end)},
-        "eventTime": instant_text(row.event_time),
-        "lateByMs": row.late_by / 1000,
+        "window": _window(row),
+        "eventTime": None if row.event_time is None else instant_text(row.event_time),
+        "lateByMs": None if row.late_by is None else row.late_by / 1000,
         "reason": row.reason,
         "lastPane": row.last_pane,
         "row": row.row,
         "reprocessed": row.reprocessed,
     }
+
+
+def _window(row: LateRow) -> Json | None:
+    if row.window_start is None or row.window_end is None:
+        return None
+    return {"start": instant_text(row.window_start), "end": instant_text(row.window_end)}
 
 
 def summarize(query: str, facts: Sequence[Fact]) -> Json:

@@ -20,6 +20,7 @@ from headwater.process.windowed import WindowedKernel
 from headwater.process.windowing import CHANGE, EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
 from headwater.process.windows import Global, Hopping, Time, Tumbling, Window, offset_micros
 from headwater.spark.frames import empty_like
+from headwater.spark.inputs import SOURCE, WATERMARK, inputs_of
 from headwater.spark.rows import (
     BY_PARTITION_KEY,
     DELAY_KEY,
@@ -33,9 +34,6 @@ from headwater.spark.surroundings import current_surroundings
 
 WINDOW = "window"
 _SPAN = {"window_start", "window_end"}
-
-WATERMARK = "_watermark"
-"""The column in which an operator's rows tell the watermark at which they came, for an operator behind it."""
 
 _FUNCTIONS: dict[Function, Callable[[str], Column]] = {
     Function.COUNT: F.count,
@@ -178,7 +176,7 @@ def _interval(duration: int) -> str:
 
 def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     rows, times = _timed(events, windowing)
-    schema = empty_like(rows.drop(WATERMARK).schema).schema
+    schema = empty_like(rows.drop(WATERMARK, SOURCE).schema).schema
     kernel = WindowedKernel.of(_at(windowing, times.event_time), schema)
     state = {name: str(dict(table.schema)) for name, table in kernel.initial().items()}
     current_surroundings().meanings.append(_meaning(windowing) | {"state": state})
@@ -215,7 +213,7 @@ def _timed(events: DataFrame, windowing: Windowing) -> tuple[DataFrame, Times]:
     if taken:
         raise InvalidError(f"windowed: the rows have a column {', '.join(sorted(taken))}; rename it")
     if windowing.where.by is Time.PROCESSING:
-        return events.drop(WATERMARK), Times()
+        return events.drop(WATERMARK, SOURCE), Times()
     name = event_time_of(events)
     metadata = events.schema[name].metadata
     rows = events.withColumn(name, F.unix_micros(F.col(name).cast("timestamp")))
@@ -226,6 +224,8 @@ def _timed(events: DataFrame, windowing: Windowing) -> tuple[DataFrame, Times]:
         by_partition=bool(metadata.get(BY_PARTITION_KEY)),
         estimate=estimate_of(events, name),
         watermark=WATERMARK if WATERMARK in events.columns else None,
+        source=SOURCE if SOURCE in events.columns else None,
+        inputs=inputs_of(events, name),
     )
     return rows, times
 

@@ -56,7 +56,10 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """What a task needs to know to pack; the columns of times hold microseconds and need not be there."""
+    """What a task needs to know to pack; the columns of times hold microseconds and need not be there.
+
+    A task is one source of rows; or, with a column `source`, its rows say of which source each is.
+    """
 
     kernel: Kernel
     by: tuple[str, ...]
@@ -66,11 +69,12 @@ class Packing:
     event_time: str | None = None
     watermark: str | None = None
     clock: str | None = None
+    source: str | None = None
 
     @property
     def hints(self) -> tuple[str, ...]:
         """Columns that are for the runner alone; the kernel does not see them."""
-        return tuple(name for name in (self.watermark, self.clock) if name is not None)
+        return tuple(name for name in (self.watermark, self.clock, self.source) if name is not None)
 
 
 def pack(packing: Packing) -> Callable[[Batches], Batches]:
@@ -83,11 +87,12 @@ def pack(packing: Packing) -> Callable[[Batches], Batches]:
         labels = bucket_labels(buckets_of(task, packing.buckets))
         source = task.partitionId()
         watermark = packing.shared.watermark_before(_batch_of(task))
-        highs: list[dict[str, int | None]] = []
+        highs: list[tuple[int, dict[str, int | None]]] = []
         for seq, rows in enumerate(_gather(batches, packing.rows_max)):
-            highs.append(_times(rows, packing))
+            highs += _times(rows, packing, source)
             yield _cut(_events(rows, packing), packing, labels, source, seq, watermark)
-        yield _statistics(highs, labels, source)
+        for told in {number for number, _ in highs} or {source}:
+            yield _statistics([times for number, times in highs if number == told], labels, told)
 
     return cut
 
@@ -174,14 +179,19 @@ def _gather(batches: Batches, rows_max: int) -> Iterator[pl.DataFrame]:
     return in_pieces(pieces, rows_max)
 
 
-def _times(rows: pl.DataFrame, packing: Packing) -> dict[str, int | None]:
+def _times(rows: pl.DataFrame, packing: Packing, task: int) -> list[tuple[int, dict[str, int | None]]]:
+    """The highest times of each source of these rows."""
     named = {"high": packing.event_time, "watermark": packing.watermark, "clock": packing.clock}
-    times = {
-        what: _int(rows.get_column(name).to_physical().max()) for what, name in named.items() if name is not None
-    }
-    if packing.event_time is not None:
-        times["low"] = _int(rows.get_column(packing.event_time).to_physical().min())
-    return times
+    parts = {task: rows}
+    if packing.source is not None:
+        parts = {int(number[0]): part for number, part in rows.partition_by(packing.source, as_dict=True).items()}
+    found = []
+    for number, part in parts.items():
+        times = {w: _int(part.get_column(n).to_physical().max()) for w, n in named.items() if n is not None}
+        if packing.event_time is not None:
+            times["low"] = _int(part.get_column(packing.event_time).to_physical().min())
+        found.append((number, times))
+    return found
 
 
 def _int(value: Any) -> int | None:

@@ -27,8 +27,9 @@ _PAGE = 10_000
 def reprocess_late(
     view: View, spark: SparkSession, store: ViewStore, servers: str, exclusions: Exclusions | None = None
 ) -> int:
-    """Bring a view's late rows in; return how many they were."""
-    waiting = [row for row in _all_late(store, view.name) if not row.reprocessed]
+    """Bring a view's late rows in; return how many they were. What missed no window stays."""
+    late = _all_late(store, view.name)
+    waiting = [row for row in late if not row.reprocessed and row.window_start is not None]
     if not waiting:
         return 0
     rows = call_function(view, partial(read_all, spark, servers=servers, exclusions=exclusions))
@@ -59,6 +60,8 @@ def _missed(late: Sequence[LateRow]) -> Callable[[dict[str, Any]], bool]:
     spans: dict[str, set[tuple[str, str]]] = defaultdict(set)
     names = tuple(late[0].key)
     for row in late:
+        assert row.window_start is not None
+        assert row.window_end is not None
         window = instant_text(row.window_start), instant_text(row.window_end)
         spans[json.dumps(list(row.key.values()))].add(window)
 

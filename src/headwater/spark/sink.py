@@ -17,7 +17,7 @@ from headwater.errors import UnavailableError
 from headwater.process.windowing import CHANGE
 from headwater.record import Record, TopicPartition
 from headwater.sink import Batch, Stream, Writer
-from headwater.spark.operators import WATERMARK
+from headwater.spark.inputs import SOURCE, WATERMARK
 from headwater.spark.rows import explain_misfit
 from headwater.spark.spool import Spool, summarize_operators
 from headwater.store.sqlite import ViewStore
@@ -30,7 +30,7 @@ from headwater.transmit.redrive import KEPT
 BatchFunction = Callable[[DataFrame, int], None]
 NoteFacts = Callable[[str, dict[str, Any]], None]
 
-BESIDE_ROWS = (CHANGE, WATERMARK)
+BESIDE_ROWS = (CHANGE, WATERMARK, SOURCE)
 """Columns that say something of a row and are no part of it."""
 
 _BATCH_RECORDS = 500

@@ -27,7 +27,7 @@ from headwater.store.late import LateRow
 PANES_KEPT = 100
 """Of each batch: enough to see what happens, and bounded whatever fires at once."""
 
-_ADDED = ("stateRows", "stateBytes", "rows", "firedPanes", "lateRows", "evicted")
+_ADDED = ("stateRows", "stateBytes", "rows", "firedPanes", "lateRows", "evicted", "ignoredRows")
 _LEDGER_COLUMNS = ("window_start", "window_end", "event_time", "late_by", "reason", "last_pane", "row")
 
 

@@ -29,6 +29,7 @@ from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
 from headwater.process.watermarks import BoundedDisorder, Estimate, PartitionMark, Watermarks
 from headwater.spark.frames import empty_like, from_bytes, in_pieces, slices, spark_schema
+from headwater.spark.inputs import all_heard
 from headwater.spark.local import Shared
 from headwater.spark.packing import NO_TIME, PACKED, RESULT, STATISTICS, Packing, buckets_of, pack, unpack
 from headwater.spark.results import Shape
@@ -48,9 +49,11 @@ class Times:
     `event_time`, `watermark` and `clock` name columns of microseconds since 1970. The watermark is the least of
     all source partitions' highest event times minus `delay`, or of what `estimate` makes of their times; or, with
     a column `watermark`, what the rows say in it. A partition without rows for `idle_after` holds nothing back.
-    Unless `by_partition`, all tasks are one source: of files, say, there are as many tasks as happen to be there.
+    Unless `by_partition`, all tasks are one source: of files, say, there are as many tasks as happen to be there,
+    and of the buckets of an operator some may be silent for ever.
     The processing time is the batch's if `processing_time` is set; or, with a column `clock`, what the rows say. A
-    row of nulls beside these only tells the time.
+    row of nulls beside these only tells the time. With a column `source` the rows say of which source they are;
+    see `inputs` for several inputs.
     """
 
     event_time: str | None = None
@@ -61,6 +64,8 @@ class Times:
     processing_time: bool = False
     watermark: str | None = None
     clock: str | None = None
+    source: str | None = None
+    inputs: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +100,7 @@ def run_kernel(
     one; with `tell_always` there is also a row of nulls from each bucket and batch that only tells these. Facts
     and late rows name the operator by its `kind`.
     """
-    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock))]
+    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock, times.source))]
     missing = [name for name in needed if name not in rows.columns]
     if missing:
         raise InvalidError(
@@ -112,6 +117,7 @@ def run_kernel(
         event_time=times.event_time,
         watermark=times.watermark,
         clock=times.clock,
+        source=times.source,
     )
     raw = empty_like(rows.schema).drop(packing.hints)
     combined = kernel.combine(raw, Now())
@@ -331,11 +337,13 @@ def advance(notes: dict[str, Any], told: Sequence[Told], times: Times, clock: in
     latest: dict[str, int] = {}
     lowest: dict[str, int] = {}
     for row in told:
-        name = str(row.source) if times.by_partition or is_told else EVERY_SOURCE
+        name = str(row.source) if times.by_partition or times.source is not None else EVERY_SOURCE
         time = int(row.watermark if is_told else row.high)
         if time != NO_TIME:
             latest[name] = max(time, latest.get(name, time))
             lowest[name] = min(int(row.low), lowest.get(name, int(row.low)))
     marks = marks.observe(latest, clock, lowest)
     notes["sources"] = {name: asdict(mark) for name, mark in marks.partitions.items()}
+    if not all_heard(notes, times.inputs, times.idle_after, clock):
+        return int(notes.get("watermark", BEGINNING))
     return marks.watermark

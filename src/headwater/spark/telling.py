@@ -62,6 +62,7 @@ class Teller:
             "firedPanes": told.counters.get("panes", 0),
             "lateRows": told.counters.get("late", 0),
             "evicted": told.counters.get("evicted", 0),
+            "ignoredRows": told.counters.get("ignored", 0),
             "panes": told.panes,
         }
         batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)

@@ -39,15 +39,15 @@ class _Crash(Exception):
 class SparkRunner:
     """One run of a chain of computations as a streaming query."""
 
-    def __init__(self, spark: SparkSession, windowings: Sequence[Windowing], schema: pl.Schema) -> None:
+    def __init__(self, spark: SparkSession, windowings: Sequence[Any], schema: pl.Schema) -> None:
         self._spark = spark
         self._folder = Path(tempfile.mkdtemp(prefix="headwater-transcript-"))
         (self._folder / "in").mkdir()
         self._spool = Spool(str(self._folder / "spool"))
         self._rows = pl.DataFrame(schema={**schema, WATERMARK: pl.Int64, CLOCK: pl.Int64})
-        self._kernels: list[WindowedKernel] = []
-        for windowing in windowings:
-            self._kernels.append(WindowedKernel.of(windowing, schema))
+        self._kernels: list[Any] = []
+        for one in windowings:
+            self._kernels.append(WindowedKernel.of(one, schema) if isinstance(one, Windowing) else one)
             schema = self._kernels[-1].output_schema
         self._actions = 0
         self._watermark = BEGINNING
@@ -126,13 +126,15 @@ class SparkRunner:
 
     def _chain(self, rows: DataFrame) -> DataFrame:
         for number, kernel in enumerate(self._kernels):
-            windowing = kernel.windowing
+            is_windowed = isinstance(kernel, WindowedKernel)
             is_last = number == len(self._kernels) - 1
             rows = run_kernel(
                 rows,
                 kernel,
-                by=windowing.by,
-                times=Times(event_time=windowing.time, watermark=WATERMARK, clock=CLOCK),
+                by=kernel.windowing.by if is_windowed else kernel.by,
+                times=Times(
+                    event_time=kernel.windowing.time if is_windowed else None, watermark=WATERMARK, clock=CLOCK
+                ),
                 limits=_LIMITS,
                 told={} if is_last else {"watermark": WATERMARK, "clock": CLOCK},
                 tell_always=not is_last,
@@ -151,7 +153,7 @@ class SparkRunner:
 _TIMES: Any = {WATERMARK: pl.Int64, CLOCK: pl.Int64}
 
 
-def make_runners() -> Callable[[Sequence[Windowing], pl.Schema], SparkRunner]:
+def make_runners() -> Callable[[Sequence[Any], pl.Schema], SparkRunner]:
     """A function that makes runners in the session that is there, or in one that ends with this process."""
     spark = SparkSession.getActiveSession()
     if spark is None:
@@ -163,7 +165,7 @@ def make_runners() -> Callable[[Sequence[Windowing], pl.Schema], SparkRunner]:
         )
     running: list[SparkRunner] = []
 
-    def make(windowings: Sequence[Windowing], schema: pl.Schema) -> SparkRunner:
+    def make(windowings: Sequence[Any], schema: pl.Schema) -> SparkRunner:
         while running:
             running.pop().close()
         running.append(SparkRunner(spark, windowings, schema))

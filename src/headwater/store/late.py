@@ -13,8 +13,8 @@ from typing import Any
 SCHEMA = """
 create table if not exists headwater_late (
     view text not null, number integer not null, batch integer not null, operator text not null,
-    key text not null, window_start integer not null, window_end integer not null, event_time integer not null,
-    late_by integer not null, reason text not null, last_pane integer, row text not null,
+    key text not null, window_start integer, window_end integer, event_time integer,
+    late_by integer, reason text not null, last_pane integer, row text not null,
     reprocessed integer not null default 0,
     primary key (view, number)) without rowid;
 """
@@ -27,24 +27,36 @@ _COLUMNS = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRow:
-    """A row that no window took; times are microseconds since 1970, UTC.
+    """A row that no window, table or join took; times are microseconds since 1970, UTC.
 
-    `late_by` is how far behind the watermark it was, `last_pane` the number of the last pane that its window had
-    emitted (None if that is no longer known). `number` grows by one with each late row of a view.
+    Where there is no window, or no time, there is None in its place. `late_by` is how far behind the watermark it
+    was, `last_pane` the number of the last pane that its window had emitted (None if that is no longer known).
+    `number` grows by one with each late row of a view.
     """
 
     operator: str
     key: dict[str, Any]
-    window_start: int
-    window_end: int
-    event_time: int
-    late_by: int
+    window_start: int | None
+    window_end: int | None
+    event_time: int | None
+    late_by: int | None
     reason: str
     last_pane: int | None
     row: dict[str, Any]
     batch: int = -1
     number: int = 0
     reprocessed: bool = False
+
+
+def allow_nulls(db: sqlite3.Connection) -> None:
+    """Mend a ledger of an earlier version, which could not have a row without window or time."""
+    columns = db.execute("pragma table_info(headwater_late)").fetchall()
+    if any(name == "window_start" and not_null for _, name, _, not_null, *_ in columns):
+        db.executescript(
+            "begin immediate; alter table headwater_late rename to headwater_late_before;"
+            f"{SCHEMA} insert into headwater_late select * from headwater_late_before;"
+            "drop table headwater_late_before; commit;"
+        )
 
 
 def add_late(db: sqlite3.Connection, view: str, batch: int, rows: Iterable[LateRow]) -> None:

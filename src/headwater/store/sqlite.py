@@ -68,6 +68,7 @@ class ViewStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             with waits_for_room(path):
                 self.reading().executescript(_SCHEMA.format(late=late.SCHEMA, generations=generations.SCHEMA))
+                late.allow_nulls(self.reading())
 
     # -- writing ----------------------------------------------------------------------------------------------
 

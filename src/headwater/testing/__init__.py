@@ -18,6 +18,7 @@ import yaml
 
 from headwater.clock import ManualClock
 from headwater.errors import HeadwaterError, InvalidError
+from headwater.process.relation_transcripts import RelationTranscript, is_relational, read_relational
 from headwater.process.simulator import Simulator
 from headwater.process.transcripts import MakeRunner, Mismatch, Runner, Transcript, read_transcript
 from headwater.process.windowed import WindowedKernel
@@ -46,11 +47,11 @@ class Verdict:
     reason: str | None = None
 
 
-def simulate(windowings: Sequence[Windowing], schema: pl.Schema) -> Runner:
-    """A simulator for a chain of computations over rows of this schema."""
+def simulate(windowings: Sequence[Any], schema: pl.Schema) -> Runner:
+    """A simulator for a chain of computations over rows of this schema: windowings, or kernels as they are."""
     kernels = []
     for windowing in windowings:
-        kernel = WindowedKernel.of(windowing, schema)
+        kernel = WindowedKernel.of(windowing, schema) if isinstance(windowing, Windowing) else windowing
         schema = kernel.output_schema
         kernels.append(kernel)
     return Simulator(*kernels)
@@ -66,7 +67,7 @@ RUNNERS: dict[str, Callable[[], MakeRunner]] = {"simulator": lambda: simulate, "
 """The runners there are, by the name that `--on` takes."""
 
 
-def load_transcripts(path: str | Path) -> list[Transcript]:
+def load_transcripts(path: str | Path) -> list[Transcript | RelationTranscript]:
     """The transcripts of a YAML file, one a document."""
     try:
         documents = list(yaml.safe_load_all(Path(path).read_text()))
@@ -92,13 +93,13 @@ def check_transcripts(*paths: str | Path, on: str = "simulator") -> None:
         raise AssertionError("\n".join(f"{verdict.file}: {verdict.reason}" for verdict in broken))
 
 
-def _transcript(path: str | Path, document: Any) -> Transcript:
+def _transcript(path: str | Path, document: Any) -> Transcript | RelationTranscript:
     if not isinstance(document, Mapping):
         raise InvalidError(f"cannot read transcripts from {str(path)!r}: found {document!r}, not a mapping")
-    return read_transcript(document)
+    return read_relational(document) if is_relational(document) else read_transcript(document)
 
 
-def _verdict(path: str, transcript: Transcript, make_runner: MakeRunner) -> Verdict:
+def _verdict(path: str, transcript: Transcript | RelationTranscript, make_runner: MakeRunner) -> Verdict:
     try:
         transcript.check(make_runner)
     except HeadwaterError as error:

@@ -1,0 +1,220 @@
+"""Nexmark: q0 to q22 of examples/nexmark against Flink SQL, over the same files.
+
+./dev bench nexmark [--queries q3,q5] [--events N] [--rounds N] [--flink [PYTHON]] [--write]
+
+Each query runs to the end of its files, once over few events and once over all; a rate is of the events and
+seconds that are more in the second, so what it takes to start is left out on both sides. A rate counts all events,
+whichever kinds a query reads. Results go nowhere, but those of q10, which go to files. Sides take turns, and only
+ratios within one run mean anything.
+
+Without `--flink` only our side is measured. Flink is installed from PyPI below ~/.cache/headwater unless PYTHON
+has it. `--write` puts it into docs/benchmarks/nexmark.md.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import _flink
+from _report import machine
+
+from headwater.spark.rows import DELAY_KEY, EVENT_TIME_KEY
+from headwater.spark.session import spark_session
+
+ROOT = Path(__file__).parents[1]
+REPORT = ROOT / "docs" / "benchmarks" / "nexmark.md"
+FLINK_SIDE = Path(__file__).with_name("_flink_nexmark.py")
+sys.path.insert(0, str(ROOT / "examples" / "nexmark"))
+
+import events as house  # noqa: E402
+from queries import QUERIES, SIDE_INPUT  # noqa: E402
+
+EVENTS, SMALL_EVENTS = 2_000_000, 20_000
+FILES_PER_BATCH = 5
+OURS, FLINK = "Headwater", "Flink SQL"
+DELAY = 4_000_000
+NOT_COMPARED = {
+    "q6": "Flink SQL has none: its window over the last rows takes no changes",
+    "q13": "Flink's files cannot be looked up, so there it is a join of two streams, which remembers all bids",
+}
+TIMEOUT_S = 1100
+MORE_S_MIN = 0.3
+"""So much longer a run over all events must be; what it takes to start differs by nearly as much."""
+
+Seconds = dict[str, float]
+"""Of each part: few events, and all of them."""
+
+
+def run(spark: Any, folder: Path, name: str) -> float:
+    """Seconds from the query to its end."""
+    query = QUERIES[name]
+    inputs: dict[str, Any] = {
+        kind: read(spark, folder, kind) for kind in signature(query).parameters if kind in house.SCHEMAS
+    }
+    with tempfile.TemporaryDirectory(prefix="bench-nexmark-") as state:
+        if name == "q13":
+            inputs["values"] = replace(SIDE_INPUT, load=folder / "side_input.csv", copies=Path(state) / "copies")
+        writer = query(**inputs).writeStream.option("checkpointLocation", f"{state}/checkpoint")
+        if name == "q10":
+            writer = writer.format("csv").option("path", f"{state}/out").partitionBy("dt", "hm")
+        else:
+            writer = writer.format("noop")
+        began = time.time()
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return time.time() - began
+
+
+def read(spark: Any, folder: Path, kind: str) -> Any:
+    stream = spark.readStream.schema(house.SCHEMAS[kind]).option("maxFilesPerTrigger", FILES_PER_BATCH)
+    rows = stream.csv(str(folder / kind))
+    return rows.withMetadata("date_time", {EVENT_TIME_KEY: True, DELAY_KEY: DELAY})
+
+
+def run_flink(python: str, folder: Path, small: Path, name: str) -> Seconds | str:
+    """Seconds of both parts; or why there are none."""
+    with tempfile.TemporaryDirectory(prefix="bench-flink-") as state:
+        command = [python, str(FLINK_SIDE), str(folder), str(small), name, state]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            return f"not done after {TIMEOUT_S} s"
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["it failed"])[-1][:300]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return found.get("error") or {part: found[part] for part in ("small_s", "all_s")}
+
+
+def write_files(folder: Path, count: int) -> None:
+    house.write_events(folder, count)
+    house.side_input().write_csv(folder / "side_input_bare.csv", include_header=False)
+
+
+def rate(seconds: Seconds, count: int) -> float | None:
+    """Events a second, without what it takes to start; None where that is nearly all."""
+    more_s = seconds["all_s"] - seconds["small_s"]
+    return (count - SMALL_EVENTS) / more_s if more_s > MORE_S_MIN else None
+
+
+def measure(spark: Any, parts: dict[str, Path], name: str, arguments: Any, python: str | None) -> list[str]:
+    """The cells of a query's row."""
+    rates: dict[str, list[float | None]] = {OURS: [], FLINK: []}
+    trouble = ""
+    for _ in range(arguments.rounds):
+        ours = {part: run(spark, folder, name) for part, folder in parts.items()}
+        rates[OURS].append(rate(ours, arguments.events))
+        if python is None or name == "q6":
+            continue
+        theirs = run_flink(python, parts["all_s"], parts["small_s"], name)
+        if isinstance(theirs, str):
+            trouble = theirs
+        else:
+            rates[FLINK].append(rate(theirs, arguments.events))
+    ours_rate, flink_rate = (_middle(rates[side]) for side in (OURS, FLINK))
+    ratio = "" if ours_rate is None or flink_rate is None else f"{ours_rate / flink_rate:.3g}"
+    short = "too few events to tell" if any(None in some for some in rates.values()) else ""
+    notes = "; ".join(filter(None, (NOT_COMPARED.get(name), trouble, short)))
+    return [name, *("" if one is None else f"{one:,.0f}" for one in (ours_rate, flink_rate)), ratio, notes]
+
+
+def _middle(rates: list[float | None]) -> float | None:
+    known = [one for one in rates if one is not None]
+    return median(known) if known else None
+
+
+def main() -> None:
+    arguments = parse()
+    python = arguments.flink if arguments.flink != "" else _flink.environment()
+    rows: list[list[str]] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        spark_session("bench", master="local[2]", log_file=Path(folder) / "spark.log") as spark,
+    ):
+        # As a pipeline that is to end has it: by the clock, in q12, there would be batches without data for ever.
+        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        parts = {"small_s": Path(folder) / "small", "all_s": Path(folder) / "all"}
+        write_files(parts["small_s"], SMALL_EVENTS)
+        write_files(parts["all_s"], arguments.events)
+        print("\n".join(HEAD), flush=True)
+        for name in arguments.queries:
+            run(spark, parts["small_s"], name)  # Java compiles what is measured, and workers are started.
+            rows.append(measure(spark, parts, name, arguments, python))
+            print(_line(rows[-1]), flush=True)
+    print("\n".join(verdicts(rows)), flush=True)
+    if arguments.write:
+        write(rows, arguments.events)
+
+
+_COLUMNS = ("query", f"{OURS}, events/s", f"{FLINK}, events/s", "ratio", "")
+HEAD = [f"| {' | '.join(_COLUMNS)} |", "|---|--:|--:|--:|---|"]
+
+
+def _line(row: list[str]) -> str:
+    return f"| {' | '.join(row)} |"
+
+
+def verdicts(rows: list[list[str]]) -> list[str]:
+    """What was to be reached, and whether it was."""
+    ratios = {row[0]: float(row[3]) for row in rows if row[3] and row[0] not in NOT_COMPARED}
+    if not ratios:
+        return []
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    ahead = sum(ratio > 1 for ratio in ratios.values())
+    least = min(ratios, key=lambda name: ratios[name])
+    goals = [
+        ("geometric mean of the ratios", 1.0, mean),
+        ("share of queries that are ahead", 0.5, ahead / len(ratios)),
+        (f"the least ratio, {least}", 1 / 3, ratios[least]),
+    ]
+    lines = ["", "| goal | at least | found | |", "|---|--:|--:|---|"]
+    for name, goal, found in goals:
+        lines.append(f"| {name} | {goal:.3g} | {found:.3g} | {'ok' if found >= goal else '**short**'} |")
+    return lines
+
+
+def write(rows: list[list[str]], count: int) -> None:
+    """Put what was measured in the place of what was said of the same queries, and keep the rest."""
+    known = REPORT.read_text().splitlines() if REPORT.exists() else []
+    cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in known if line.startswith("| q"))
+    merged = {row[0]: row for row in cells if row[0] in QUERIES} | {row[0]: row for row in rows}
+    ordered = [merged[name] for name in QUERIES if name in merged]
+    text = [
+        INTRODUCTION.format(machine=machine(), events=count),
+        "",
+        *HEAD,
+        *map(_line, ordered),
+        *verdicts(ordered),
+    ]
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text("\n".join(text) + "\n")
+
+
+INTRODUCTION = """# Nexmark
+
+By `./dev bench nexmark` on {machine}: {events:,} events (of 50 one is a person, three are auctions, 46 bids) as
+CSV files, read to their end by both, two cores each, one after the other. State is in RocksDB on both sides, Flink
+has mini-batches and checkpoints every ten seconds. Rates count all events and leave out what it takes to start. A
+ratio of more than 1 is faster than Flink SQL. The queries are in `examples/nexmark/queries.py`, Flink's in
+`bench/_flink_nexmark.sql`."""
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=lambda text: text.split(","), default=list(QUERIES))
+    parser.add_argument("--events", type=int, default=EVENTS, help=f"more than {SMALL_EVENTS:,}")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--flink", metavar="PYTHON", nargs="?", const="")
+    parser.add_argument("--write", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

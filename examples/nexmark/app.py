@@ -1,0 +1,29 @@
+"""Nexmark's queries as an app: results that are tables are views, rows that stay go to Parquet files.
+
+python events.py .                          writes side_input.csv, which q13 reads
+NEXMARK=q4,q9 headwater run app.py          all of them at once are many for a laptop
+python feed.py 100000                       sends events
+headwater view q4                           shows what comes of it
+"""
+
+import os
+from inspect import signature
+
+from events import SCHEMAS
+from queries import KEYS, QUERIES
+
+import headwater as hw
+
+app = hw.App("nexmark")
+topics = {
+    kind: app.topic(kind, schema=schema, event_time="date_time", delay="4 seconds")
+    for kind, schema in SCHEMAS.items()
+}
+
+for name in os.environ.get("NEXMARK", ",".join(QUERIES)).split(","):
+    query = QUERIES[name]
+    inputs = [topics[kind] for kind in signature(query).parameters if kind in topics]
+    if name in KEYS:
+        app.view(*inputs, key=KEYS[name])(query)
+    else:
+        app.sink(*inputs, to=hw.Parquet(f"results/{name}"))(query)

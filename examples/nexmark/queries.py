@@ -1,0 +1,251 @@
+"""Nexmark's queries, q0 to q22, each a function of the streams it needs.
+
+What needs no state is plain PySpark. What does gives changes: rows with `_change`, 1 for a row that is put and -1
+for one that is taken back.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+import headwater as hw
+
+SIDE_INPUT = hw.SideInput("side_input.csv", schema="key long, value string")
+
+
+def q0(bids: DataFrame) -> DataFrame:
+    """Pass through."""
+    return bids.select("auction", "bidder", "price", "date_time", "extra")
+
+
+def q1(bids: DataFrame) -> DataFrame:
+    """Prices in euros."""
+    return bids.selectExpr("auction", "bidder", "0.908 * price as price", "date_time", "extra")
+
+
+def q2(bids: DataFrame) -> DataFrame:
+    """Bids for every 123rd auction."""
+    return bids.where("auction % 123 = 0").select("auction", "price")
+
+
+def q3(auctions: DataFrame, persons: DataFrame) -> DataFrame:
+    """Who sells in Oregon, Idaho or California in category 10?"""
+    offered = auctions.where("category = 10").select("id", "seller")
+    local = persons.where("state in ('OR', 'ID', 'CA')").selectExpr("id as person", "name", "city", "state")
+    found = hw.join(offered, local, on={"seller": "person"})
+    return found.select("name", "city", "state", "id", "_change")
+
+
+def _bids_in_time(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+    """Each bid with its auction, if it came while that was open."""
+    opened = auctions.selectExpr("id", "seller", "category", "date_time as opened", "expires")
+    placed = bids.select("auction", "bidder", "price", "date_time")
+    return hw.join(opened, placed, on={"id": "auction"}).where("date_time between opened and expires")
+
+
+def q4(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+    """The mean of the winning prices of each category."""
+    final = hw.aggregate(_bids_in_time(auctions, bids), what={"final": hw.max("price")}, by=["id", "category"])
+    return hw.aggregate(final, what={"mean": hw.mean("final")}, by="category")
+
+
+def q5(bids: DataFrame) -> DataFrame:
+    """The auctions with the most bids within ten seconds, every two seconds."""
+    counts = bids.transform(
+        hw.windowed(
+            what={"bids": hw.count()},
+            where=hw.Hopping("10 seconds", "2 seconds"),
+            when=hw.AfterWatermark(),
+            by=["auction"],
+        )
+    )
+    # Every two seconds one window ends, so what is counted then belongs together.
+    ended = counts.withColumn("one", F.struct("auction", "bids", counts["window.start"].alias("start")))
+    together = {"all": hw.collect("one"), "most": hw.max("bids")}
+    each = ended.transform(hw.windowed(what=together, where=hw.Tumbling("2 seconds"), when=hw.AfterWatermark()))
+    return (
+        each.select(F.explode("all").alias("one"), "most", "_change")
+        .where("one.bids = most")
+        .select("one.*", "_change")
+    )
+
+
+def q6(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+    """The mean price of each seller's last ten sales, as each is sold."""
+    sold = hw.top(_bids_in_time(auctions, bids), 1, order=["price desc", "date_time"], by="id")
+    return hw.rolling(
+        sold.select("seller", "id", "price", "date_time", "_change"),
+        last=10,
+        what={"mean": hw.mean("price")},
+        by="seller",
+        order=["date_time", "id"],
+    )
+
+
+def q7(bids: DataFrame) -> DataFrame:
+    """The highest bid, or bids, of every ten seconds."""
+    highest = bids.transform(
+        hw.windowed(what={"highest": hw.max("price")}, where=hw.Tumbling("10 seconds"), when=hw.AfterWatermark())
+    )
+    found = hw.join(
+        bids.select("auction", "bidder", "price", "date_time", "extra"),
+        highest.select("highest", "event_time", "_change", "_watermark"),
+        on={"price": "highest"},
+        within="10 seconds",
+    )
+    return found.select("auction", "price", "bidder", "date_time", "extra", "_change")
+
+
+def q8(persons: DataFrame, auctions: DataFrame) -> DataFrame:
+    """Who opened an auction in the ten seconds in which they registered?"""
+    start = F.timestamp_seconds(F.floor(F.unix_seconds("date_time") / 10) * 10)
+    new = persons.withColumn("start", start).select("id", "name", "start", "date_time")
+    sellers = auctions.withColumn("start", start).select("seller", "start", "date_time")
+    on = {"id": "seller", "start": "start"}
+    return hw.join(new, sellers, on=on, how="semi", within=("-10 seconds", "10 seconds"))
+
+
+def q9(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+    """The winning bid of each auction."""
+    return hw.top(_bids_in_time(auctions, bids), 1, order=["price desc", "date_time"], by="id")
+
+
+def q10(bids: DataFrame) -> DataFrame:
+    """All bids, for files by day and minute."""
+    day, minute = F.date_format("date_time", "yyyy-MM-dd"), F.date_format("date_time", "HH:mm")
+    return bids.select("auction", "bidder", "price", "date_time", "extra", day.alias("dt"), minute.alias("hm"))
+
+
+def q11(bids: DataFrame) -> DataFrame:
+    """How many bids did a bidder make in each session?"""
+    return bids.transform(
+        hw.windowed(
+            what={"bids": hw.count()}, where=hw.Session("10 seconds"), when=hw.AfterWatermark(), by=["bidder"]
+        )
+    )
+
+
+def q12(bids: DataFrame) -> DataFrame:
+    """How many bids does a bidder make in ten seconds of our clock? Told with every batch."""
+    return bids.transform(
+        hw.windowed(
+            what={"bids": hw.count()},
+            where=hw.Tumbling("10 seconds", by=hw.PROCESSING_TIME),
+            when=hw.EveryBatch(),
+            how=hw.RETRACTING,
+            by=["bidder"],
+        )
+    )
+
+
+def q13(bids: DataFrame, values: hw.SideInput = SIDE_INPUT) -> DataFrame:
+    """Bids with what a file says of them at the moment."""
+    keyed = bids.selectExpr("auction", "bidder", "price", "date_time", "auction % 10000 as key")
+    return hw.join(keyed, values, on="key", as_of=hw.PROCESSING_TIME)
+
+
+def q14(bids: DataFrame) -> DataFrame:
+    """Bids of a medium price, with the time of day and how often there is a c in the rest."""
+    return bids.where("0.908 * price > 1000000 and 0.908 * price < 50000000").selectExpr(
+        "auction",
+        "bidder",
+        "0.908 * price as price",
+        "case when hour(date_time) between 8 and 18 then 'dayTime' "
+        "when hour(date_time) <= 6 or hour(date_time) >= 20 then 'nightTime' else 'otherTime' end as time_type",
+        "date_time",
+        "extra",
+        "length(extra) - length(replace(extra, 'c', '')) as c_counts",
+    )
+
+
+RANKS = {"rank1": "price < 10000", "rank2": "price >= 10000 and price < 1000000", "rank3": "price >= 1000000"}
+
+
+def _statistics(bids: DataFrame, by: list[str], more: dict[str, object]) -> DataFrame:
+    """Counts of bids, and of bidders and auctions where these are asked for, in all and of each rank."""
+    what: dict[str, object] = {"total_bids": hw.count()}
+    rows = bids.withColumn("day", F.date_format("date_time", "yyyy-MM-dd"))
+    for rank, condition in RANKS.items():
+        rows = rows.withColumn(f"{rank}_price", F.expr(f"if({condition}, price, null)"))
+        what[f"{rank}_bids"] = hw.count(f"{rank}_price")
+    return hw.aggregate(rows, what={**what, **more}, by=by)
+
+
+def _who(bids: DataFrame) -> tuple[DataFrame, dict[str, object]]:
+    what: dict[str, object] = {}
+    for name in ("bidder", "auction"):
+        what[f"total_{name}s"] = hw.distinct(name)
+        for rank, condition in RANKS.items():
+            bids = bids.withColumn(f"{rank}_{name}", F.expr(f"if({condition}, {name}, null)"))
+            what[f"{rank}_{name}s"] = hw.distinct(f"{rank}_{name}")
+    return bids, what
+
+
+def q15(bids: DataFrame) -> DataFrame:
+    """How many bids, bidders and auctions were there on each day, of each rank of price?"""
+    bids, what = _who(bids)
+    return _statistics(bids, ["day"], what)
+
+
+def q16(bids: DataFrame) -> DataFrame:
+    """The same for each channel, and when it was last used."""
+    bids, what = _who(bids.withColumn("at", F.date_format("date_time", "HH:mm")))
+    return _statistics(bids, ["channel", "day"], {"minute": hw.max("at"), **what})
+
+
+def q17(bids: DataFrame) -> DataFrame:
+    """Bids and prices of each auction on each day."""
+    prices = {"least": hw.min("price"), "most": hw.max("price"), "mean": hw.mean("price"), "sum": hw.sum("price")}
+    return _statistics(bids, ["auction", "day"], prices)
+
+
+def q18(bids: DataFrame) -> DataFrame:
+    """The last bid of each bidder for each auction."""
+    return hw.deduplicate(bids, key=["bidder", "auction"], keep="last")
+
+
+def q19(bids: DataFrame) -> DataFrame:
+    """The ten highest bids of each auction."""
+    return hw.top(bids, 10, order="price desc", by="auction", rank="rank_number")
+
+
+def q20(bids: DataFrame, auctions: DataFrame) -> DataFrame:
+    """Bids with their auction, in category 10."""
+    offered = auctions.where("category = 10").withColumnsRenamed({"date_time": "opened", "extra": "auction_extra"})
+    return hw.join(bids, offered, on={"auction": "id"})
+
+
+def q21(bids: DataFrame) -> DataFrame:
+    """Bids with the id of their channel, from its name or from the address."""
+    known = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
+    by_name = F.create_map(*(F.lit(text) for pair in known.items() for text in pair))[F.lower("channel")]
+    by_address = F.nullif(F.regexp_extract("url", "(&|^)channel_id=([^&]*)", 2), F.lit(""))
+    rows = bids.select(
+        "auction", "bidder", "price", "channel", F.coalesce(by_name, by_address).alias("channel_id")
+    )
+    return rows.where("channel_id is not null")
+
+
+def q22(bids: DataFrame) -> DataFrame:
+    """The folders of each bid's address."""
+    folders = [f"split_part(url, '/', {number + 3}) as dir{number}" for number in (1, 2, 3)]
+    return bids.selectExpr("auction", "bidder", "price", "channel", *folders)
+
+
+KEYS = {
+    "q3": ["id"],
+    "q4": ["category"],
+    "q5": ["start", "auction"],
+    "q6": ["id"],
+    "q8": ["id"],
+    "q9": ["id"],
+    "q11": ["bidder", "window"],
+    "q12": ["bidder", "window"],
+    "q15": ["day"],
+    "q16": ["channel", "day"],
+    "q17": ["auction", "day"],
+    "q18": ["bidder", "auction"],
+    "q19": ["auction", "rank_number"],
+}
+"""By what the rows of those queries are told apart whose results are tables; the others give rows that stay."""
+
+QUERIES = {f"q{number}": globals()[f"q{number}"] for number in range(23)}
