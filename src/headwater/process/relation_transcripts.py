@@ -22,12 +22,12 @@ import polars as pl
 
 from headwater.errors import InvalidError
 from headwater.process.asof import GONE, AsOfKernel, NowKernel
-from headwater.process.changelog import DELETED, POSITION, ChangelogKernel
+from headwater.process.changelog import AT, DELETED, POSITION, ChangelogKernel
 from headwater.process.grouping import AggregateKernel
 from headwater.process.intervals import Bounds, IntervalKernel
 from headwater.process.joining import JoinKernel
 from headwater.process.notation import read_aggregate
-from headwater.process.ranking import Order, RankingKernel
+from headwater.process.ranking import Lateness, Order, RankingKernel
 from headwater.process.sides import LEFT, RIGHT, Sides, read_how
 from headwater.process.transcripts import SECOND, Mismatch, Runner
 from headwater.process.windowing import CHANGE
@@ -157,16 +157,21 @@ def _join(arguments: dict[str, Any], schemas: Mapping[str, pl.Schema]) -> Any:
 
 def _of_one(kind: str, arguments: dict[str, Any], schema: pl.Schema) -> Any:
     by, order = (_names(arguments.get(name, ())) for name in ("by", "order"))
+    order = [f"{_TIME}{name.removeprefix('time')}" if name.split()[0] == "time" else name for name in order]
+    late = None if "lateness" not in arguments else round(arguments["lateness"] * SECOND)
     what = {name: read_aggregate(text) for name, text in arguments.get("what", {}).items()}
     match kind:
         case "table":
-            return ChangelogKernel.of(_names(arguments["key"]), schema)
+            if late is not None:
+                schema = pl.Schema({(AT if name == _TIME else name): kind for name, kind in schema.items()})
+            return ChangelogKernel.of(_names(arguments["key"]), schema, late)
         case "aggregate":
             return AggregateKernel.of(what, by, schema)
         case "top":
             return RankingKernel.top(arguments["n"], by, Order.read(order), schema, arguments.get("rank"))
         case "rolling":
-            return RankingKernel.rolling(arguments["last"], what, by, Order.read(order), schema)
+            lateness = None if late is None else Lateness(_TIME, late)
+            return RankingKernel.rolling(arguments["last"], what, by, Order.read(order), schema, lateness)
         case _:
             chosen = Order.read(order)
             chosen = chosen.reversed if arguments.get("keep") == "last" else chosen
@@ -176,7 +181,7 @@ def _of_one(kind: str, arguments: dict[str, Any], schema: pl.Schema) -> Any:
 def _frame(rows: Any, side: str, schema: pl.Schema, kernel: Any, sides: Sides | None) -> pl.DataFrame:
     frame = pl.DataFrame([{CHANGE: 1, **_row(row)} for row in rows], schema={**schema, CHANGE: pl.Int8})
     if sides is None:
-        return frame.select(kernel.schema.names())
+        return frame.rename({_TIME: AT} if AT in kernel.schema else {}).select(kernel.schema.names())
     time = _TIME if _TIME in frame.columns else None
     sided = sides.rows(LEFT if side == "left" else RIGHT, frame, time)
     if GONE not in kernel.schema:
