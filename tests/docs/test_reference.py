@@ -35,7 +35,8 @@ def test_public_names_are_these() -> None:
         "DISCARDING", "ACCUMULATING", "RETRACTING",
         "count", "sum", "mean", "min", "max", "first", "last", "collect", "distinct", "quantile", "top_k",
         "approx_distinct", "approx_quantile", "approx_top_k",
-        "table", "join", "SideInput", "aggregate", "top", "deduplicate", "rolling", "union", "correct_clocks", "Observed",
+        "table", "join", "SideInput", "aggregate", "top", "deduplicate", "rolling", "union", "correct_clocks",
+        "Observed",
         "Postgres", "Sqlite", "KafkaTopic", "Parquet", "parquet_files", "read_parquet", "Delta", "Webhook", "Mail",
         "Broker",
     ]  # fmt: skip

@@ -155,6 +155,8 @@ def test_a_stream_with_the_table_of_its_time_and_of_now(spark: Any) -> None:
         orders, profiles, on="user", how="left", as_of=hw.EVENT_TIME, lateness="1 hour", deleted="city is null"
     )
     assert added_up(valid.select("n", "city", "_change")) == [(1, "Ulm"), (2, "Bonn"), (3, None), (4, None)]
+    had_one = hw.join(orders, profiles, on="user", how="semi", as_of=hw.EVENT_TIME, deleted="city is null")
+    assert added_up(had_one.select("n", "_change")) == [(1,), (2,)]
     # What comes out still has an event time, and can be windowed.
     per_minute = hw.windowed(what={"n": hw.count("city")}, where=hw.Tumbling("1 minute"), when=hw.AfterWatermark())
     assert [row.n for row in valid.transform(per_minute).collect()] == [2]

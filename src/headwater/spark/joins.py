@@ -66,7 +66,7 @@ def join(
         raise InvalidError("join: `lateness` says nothing without `within` or `as_of=hw.EVENT_TIME`: leave it out")
     if as_of is not Time.EVENT and deleted is not None:
         raise InvalidError("join: `deleted` is for `as_of=hw.EVENT_TIME`; for other joins see hw.table")
-    if kind in (How.SEMI, How.ANTI):
+    if kind in (How.SEMI, How.ANTI) and deleted is None:
         right = _needed(right, on)
     schemas = kernel_schema(left), kernel_schema(right)
     late = micros(lateness) if lateness else 0

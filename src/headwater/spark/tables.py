@@ -76,8 +76,8 @@ class Timing:
     """What a DataFrame says of event time: how its rows tell the watermark, and its column of event times.
 
     Where `is_one`, its tasks are no partitions, and all of them are one source: those of an operator, of whose
-    buckets some may be silent, and those of files, of which there are as many as happen to be there. Rows of
-    several `inputs` say themselves of which source they are.
+    buckets some may be silent, and those of files, of which there are as many as happen to be there. Rows of a
+    union, which has several `inputs`, say themselves of which source they are: they are `sourced`.
     """
 
     mark: Column | None = None
@@ -85,10 +85,11 @@ class Timing:
     idle_after: int | None = None
     is_one: bool = True
     inputs: int = 1
+    sourced: bool = False
 
     def source(self, first: int = 0) -> Column:
         """Of which source each row is; `first` is the number of this input among others."""
-        if self.inputs > 1:
+        if self.sourced:
             return F.col(SOURCE) + first * SOURCES_MAX
         return source_number(first, one=self.is_one)
 
@@ -101,7 +102,7 @@ def timing_of(rows: DataFrame) -> Timing:
     idle = metadata.get(IDLE_KEY)
     inputs = inputs_of(rows, name)
     if WATERMARK in rows.columns:
-        return Timing(F.col(WATERMARK), name, idle, inputs=inputs)
+        return Timing(F.col(WATERMARK), name, idle, inputs=inputs, sourced=SOURCE in rows.columns)
     if not marked:
         return Timing()
     if metadata.get(ESTIMATE_KEY):
