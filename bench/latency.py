@@ -31,7 +31,7 @@ import headwater as hw
 from headwater.clock import SystemClock
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "latency.md"
 KEYS = 100

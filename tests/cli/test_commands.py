@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from headwater.store.columns import Column
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 from headwater.transmit.embedded import Broker
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

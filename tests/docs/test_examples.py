@@ -21,7 +21,7 @@ from headwater.record import Record, TopicPartition
 from headwater.sink import Batch, Stream
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 from headwater.transmit import group_client
 from headwater.transmit.batch import encode_batch
 from headwater.transmit.client import Client

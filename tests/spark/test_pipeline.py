@@ -15,8 +15,8 @@ from headwater.record import TopicPartition
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.spark.sink import dead_letter_sink
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
 from headwater.store.tables import Progress
+from headwater.store.views import ViewStore
 from headwater.transmit.batch import decode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.embedded import Broker

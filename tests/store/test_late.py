@@ -1,5 +1,6 @@
 """The late ledger: in the transaction of the batch, once, and forgotten with the run."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,8 +8,8 @@ import pytest
 
 from headwater.store.columns import Column
 from headwater.store.late import LateRow
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 
 SHAPE = ViewShape(
     name="totals", key=("product",), columns=(Column("product", "string"), Column("total", "bigint"))
@@ -16,8 +17,8 @@ SHAPE = ViewShape(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ViewStore:
-    store = ViewStore(tmp_path / "views.db")
+def store(place: Path | str, open_store: Callable[..., ViewStore]) -> ViewStore:
+    store = open_store(place)
     store.declare(SHAPE)
     return store
 

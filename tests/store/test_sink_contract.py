@@ -11,7 +11,8 @@ import pytest
 
 from headwater.sink import Batch, Guarantee, Stream
 from headwater.store.columns import Column
-from headwater.store.sqlite import ViewShape, ViewStore
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 from headwater.testing.sinks import Place, SinkContract, json_form
 
 
@@ -43,7 +44,10 @@ class StoreWriter:
 
 
 def _spark_name(kind: pa.DataType) -> str:
-    names = {pa.int64(): "bigint", pa.float64(): "double", pa.float32(): "float", pa.bool_(): "boolean"}
+    names = {
+        **{pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"},
+        **{pa.float64(): "double", pa.float32(): "float", pa.bool_(): "boolean"},
+    }
     if pa.types.is_nested(kind):
         return "map" if pa.types.is_map(kind) else "struct" if pa.types.is_struct(kind) else "array"
     return names.get(kind, "string")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from headwater.change import Op
 from headwater.errors import ConflictError, InvalidError
-from headwater.store import tables
 from headwater.store.columns import Column
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import Progress, ViewShape
+from headwater.store.shapes import Access, ViewShape
+from headwater.store.tables import Progress
+from headwater.store.views import ViewStore
 
 TOTALS = ViewShape(
     name="totals", key=("product",), columns=(Column("product", "string"), Column("total", "double"))
@@ -151,9 +151,9 @@ def test_unknown_view_names_the_others(tmp_path):
         open_store(tmp_path).rows("sales")
 
 
-def test_old_changes_are_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "CHANGES_KEPT", 3)
+def test_old_changes_are_forgotten(tmp_path):
     store = open_store(tmp_path)
+    store.declare(TOTALS, Access(history=3))
     for batch in range(5):
         store.commit_rows("totals", totals(("tea", float(batch))), run="r", batch=batch)
     assert [change.position for change in store.changes("totals", after=0)] == [3, 4, 5]

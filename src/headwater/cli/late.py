@@ -73,7 +73,7 @@ def reprocess(
     from headwater.spark.exclusions import exclusions_of
     from headwater.spark.reprocess import reprocess_late
     from headwater.spark.session import spark_session
-    from headwater.store.sqlite import ViewStore
+    from headwater.store.views import ViewStore
 
     loaded = load_app(file, name)
     wanted = loaded.view_named(view)

@@ -49,7 +49,7 @@ def rebuild(
     """
     from headwater.store.facts import FactStore
     from headwater.store.generations import Generations
-    from headwater.store.sqlite import ViewStore
+    from headwater.store.views import ViewStore
 
     ViewStore(data / "views.db", read_only=True)  # It says so if there is nothing yet.
     store = ViewStore(data / "views.db")
@@ -77,7 +77,7 @@ def _check_name(name: str, known: list[str]) -> None:
 
 def _restart(data: Path, name: str, since: From) -> None:
     from headwater.spark.restarting import restart_from_here, restart_from_start
-    from headwater.store.sqlite import ViewStore
+    from headwater.store.views import ViewStore
 
     lock = FolderLock(data, "pipeline.lock", holder="pipeline")
     try:

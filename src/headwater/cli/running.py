@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headwater.serve.groups import GroupLag
     from headwater.spark.pipeline import Pipeline
     from headwater.store.facts import FactStore
-    from headwater.store.sqlite import ViewStore
+    from headwater.store.views import ViewStore
     from headwater.transmit.embedded import Broker
 
 LOG_FOLDER = "broker"
@@ -117,7 +117,7 @@ def running(
     from headwater.spark.pipeline import Pipeline, PipelineSettings
     from headwater.spark.session import spark_session
     from headwater.store.facts import FactStore
-    from headwater.store.sqlite import ViewStore
+    from headwater.store.views import ViewStore
 
     clock = SystemClock()
     with ExitStack() as stack:

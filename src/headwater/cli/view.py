@@ -10,7 +10,7 @@ from headwater.cli.output import OutputFormat, OutputOption, print_json, print_t
 from headwater.errors import InvalidError
 
 if TYPE_CHECKING:
-    from headwater.store.sqlite import ViewStore
+    from headwater.store.views import ViewStore
 
 app = typer.Typer(help="Read views.", no_args_is_help=True)
 
@@ -78,7 +78,7 @@ def get(
 
 def open_store(data: Path) -> "ViewStore":
     """The views of the app whose data is in a directory, to be read."""
-    from headwater.store.sqlite import ViewStore
+    from headwater.store.views import ViewStore
 
     if not data.is_dir():
         raise InvalidError(

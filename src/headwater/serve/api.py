@@ -34,7 +34,7 @@ from headwater.serve.status import (
     read_views,
 )
 from headwater.store.facts import FACTS_KEPT, Kind
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
 
 __all__ = ["Sources", "create_app"]
 

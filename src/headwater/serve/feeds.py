@@ -23,7 +23,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from headwater.change import Change
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 
 POLL_S = 0.2
 STATUS_EVERY_S = 1.0

@@ -14,8 +14,8 @@ from headwater.serve.rates import TopicRate, TopicRates
 from headwater.store.columns import instant_text
 from headwater.store.facts import FACTS_KEPT, Fact, FactStore
 from headwater.store.late import LateRow
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 
 HISTORY_KEPT = 60
 

@@ -37,8 +37,8 @@ from headwater.spark.watching import Watch
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.generations import Generation, Generations
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 
 VIEW_TRIGGER = "500 milliseconds"
 DEAD_LETTER_TRIGGER = "2 seconds"

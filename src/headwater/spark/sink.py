@@ -20,8 +20,8 @@ from headwater.sink import Batch, Stream, Writer
 from headwater.spark.operators import WATERMARK
 from headwater.spark.rows import explain_misfit
 from headwater.spark.spool import Spool, summarize_operators
-from headwater.store.sqlite import ViewStore
 from headwater.store.tables import Progress
+from headwater.store.views import ViewStore
 from headwater.transmit.batch import decode_batch, encode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.letters import ORIGIN_HEADERS, letter_headers
