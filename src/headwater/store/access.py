@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwater.store.columns import Value
-from headwater.store.database import Db
+from headwater.store.engine import Db
 from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
 from headwater.store.statements import columns_of, expression, quote, table_of
 from headwater.store.words import words_of

@@ -6,13 +6,13 @@ one look-up for the version and one for the row.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headwater.errors import InvalidError
 from headwater.store import access, tables
 from headwater.store.columns import decode_value, literal
-from headwater.store.database import Database, Db
+from headwater.store.engine import Database, Db
 from headwater.store.questions import (
     Answer,
     AtLeast,
@@ -26,6 +26,11 @@ from headwater.store.questions import (
 )
 from headwater.store.shapes import ViewShape
 from headwater.store.statements import columns_of, compile_question, table_of
+
+
+class HistoryGoneError(InvalidError):
+    """The rows as of a position cannot be told any more: a subscriber begins again, others ask for later ones."""
+
 
 _HEAD = (
     "select identity, version, (select max(position) from headwater_changes where view = ?) from headwater_store"
@@ -66,6 +71,8 @@ def ask(database: Database, shapes: ShapeCache, view: str, question: Question) -
         known, position = shapes.known(db, view, version), position or 0
         if question.as_of is not None:
             check_history(db, view, question.as_of, position)
+            if question.as_of == position:
+                question = replace(question, as_of=None)
         statement = compile_question(known.shape, question, db.dialect, known.search)
         found = db.execute(statement.text, statement.values).fetchall()
     width = len(known.shape.columns)
@@ -130,7 +137,7 @@ def check_history(db: Db, view: str, as_of: int, position: int) -> None:
         )
     oldest = oldest_position(db, view, position)
     if as_of < oldest:
-        raise InvalidError(
+        raise HistoryGoneError(
             f"cannot read view {view!r} as of position {as_of}: its history goes back to position {oldest}, "
             f"and it is at {position}",
             hint="@app.view(..., history=N) keeps the last N changes from then on",
@@ -155,7 +162,7 @@ def has_seen(db: Db, view: str, wanted: AtLeast) -> bool:
     if not wanted.offsets:
         return True
     progress = tables.progress_of(db, view)
-    read: Mapping[str, Mapping[str, int]] = {} if progress is None else progress.note.get("offsets", {})
+    read: Mapping[str, Mapping[str, int]] = {} if progress is None else progress.note.get(tables.OFFSETS, {})
     for topic, partition, offset in wanted.offsets:
         if read and topic not in read:
             raise InvalidError(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater.store import late, tables
-from headwater.store.database import Db
+from headwater.store.engine import Db
 
 if TYPE_CHECKING:
     from headwater.store.views import ViewStore

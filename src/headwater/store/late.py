@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.store.database import Db
+from headwater.store.engine import Db
 
 SCHEMA = (
     """create table if not exists headwater_late (

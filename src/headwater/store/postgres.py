@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from headwater.errors import ConflictError, InvalidError
 from headwater.postgresql import connect, explained
-from headwater.store.database import Db, Match, SearchQuery
+from headwater.store.engine import Db, Match, SearchQuery
 from headwater.store.statements import quote
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from headwater.store.database import Db, Match, SearchQuery
+from headwater.store.engine import Db, Match, SearchQuery
 from headwater.store.room import waits_for_room
 from headwater.store.statements import quote
 

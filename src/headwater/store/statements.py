@@ -10,7 +10,7 @@ from typing import Any
 
 from headwater.errors import InvalidError
 from headwater.store.columns import Value, literal
-from headwater.store.database import Dialect
+from headwater.store.engine import Dialect, Match
 from headwater.store.questions import IN_MAX, Condition, Cursor, Operator, Order, Question
 from headwater.store.shapes import ViewShape
 from headwater.store.words import parse_search
@@ -32,22 +32,13 @@ def compile_question(
 ) -> Statement:
     """The statement for one row more than is asked for, so that it shows whether there are more."""
     order = total_order(shape, question)
-    sources, conditions = [table_of(shape.name) + " v"], []
+    joins: list[str] = []
+    conditions: list[str] = []
     values: list[Any] = []
     relevance = None
-    if question.as_of is not None:
-        text, values = past_rows(shape, question.as_of, dialect)
-        sources = [f"({text}) v"]
     if question.search is not None:
-        if search is None:
-            raise InvalidError(
-                f"view {shape.name!r} cannot be searched: it names no column with text",
-                hint="@app.view(..., search=['title']), and run the app again",
-            )
-        match = dialect.match(search, parse_search(question.search))
-        sources.append(match.join)
-        conditions.append(match.condition)
-        values.append(match.parameter)
+        match = _match(shape, question.search, dialect, search)
+        joins, conditions, values = [match.join], [match.condition], [match.parameter]
         relevance = None if question.order else match.relevance
     for condition in question.where:
         text, given = _condition(shape, condition, dialect)
@@ -58,17 +49,32 @@ def compile_question(
         conditions.append(text)
         values += given
     parts = [expression(shape, each.column, dialect) for each in order]
-    sorting = [
-        f"{part} desc nulls last" if each.descending else f"{part} asc nulls first"
-        for part, each in zip(parts, order, strict=True)
-    ]
-    if relevance is not None:
-        sorting.insert(0, f"{relevance} desc")
-    text = (
-        f"select {', '.join([*('v.' + quote(c.name) for c in shape.columns), *parts])} from {' '.join(sources)} "
-        f"where {' and '.join(conditions) or 'true'} order by {', '.join(sorting)} limit ?"
+    sorting = ", ".join(
+        [
+            *([f"{relevance} desc"] if relevance is not None else []),
+            *(
+                f"{part} desc nulls last" if each.descending else f"{part} asc nulls first"
+                for part, each in zip(parts, order, strict=True)
+            ),
+        ]
     )
-    return Statement(text, (*values, question.limit + 1), order)
+    behind = f"where {' and '.join(conditions) or 'true'} order by {sorting} limit ?"
+    values.append(question.limit + 1)
+    source = f"{table_of(shape.name)} v"
+    if question.as_of is not None:
+        source, given = _past_rows(shape, question.as_of, dialect, behind, values)
+        values = [*given, *values]
+    wanted = ", ".join([*(f"v.{quote(column.name)}" for column in shape.columns), *parts])
+    return Statement(f"select {wanted} from {' '.join([source, *joins])} {behind}", tuple(values), order)
+
+
+def _match(shape: ViewShape, words: str, dialect: Dialect, search: str | None) -> Match:
+    if search is None:
+        raise InvalidError(
+            f"view {shape.name!r} cannot be searched: it names no column with text",
+            hint="@app.view(..., search=['title']), and run the app again",
+        )
+    return dialect.match(search, parse_search(words))
 
 
 def total_order(shape: ViewShape, question: Question) -> tuple[Order, ...]:
@@ -87,21 +93,26 @@ def expression(shape: ViewShape, reference: str, dialect: Dialect, row: str = "v
     return dialect.real(found) if kind.startswith("decimal") else found
 
 
-def past_rows(shape: ViewShape, position: int, dialect: Dialect) -> tuple[str, list[Any]]:
-    """The rows as of a position: those that have not changed since, and what the others were before they did."""
-    columns = ", ".join(quote(c.name) for c in shape.columns)
+def _past_rows(
+    shape: ViewShape, position: int, dialect: Dialect, behind: str, values: Sequence[Any]
+) -> tuple[str, list[Any]]:
+    """The rows as of a position: those that have not changed since, and what the others were before they did.
+
+    Of the first there may be many, so they are already looked for `behind` what the question says; of the others
+    there are no more than the history has.
+    """
     before = ", ".join(
         f"{dialect.element('c.before', n, column.type)} as {quote(column.name)}"
         for n, column in enumerate(shape.columns)
     )
+    unchanged = "_key not in (select key from headwater_changes where view = ? and position > ?)"
     text = (
-        f"select _key, {columns} from {table_of(shape.name)} where _key not in "
-        "(select key from headwater_changes where view = ? and position > ?) "
-        f"union all select c.key as _key, {before} from headwater_changes c join "
+        f"(select * from (select v.* from (select _key, {columns_of(shape)} from {table_of(shape.name)} "
+        f"where {unchanged}) v {behind}) u union all select c.key as _key, {before} from headwater_changes c join "
         "(select min(position) as position from headwater_changes where view = ? and position > ? group by key) f "
-        "on c.position = f.position where c.view = ? and c.before is not null"
+        "on c.position = f.position where c.view = ? and c.before is not null) v"
     )
-    return text, [shape.name, position, shape.name, position, shape.name]
+    return text, [shape.name, position, *values, shape.name, position, shape.name]
 
 
 def _condition(shape: ViewShape, condition: Condition, dialect: Dialect) -> tuple[str, list[Value]]:

@@ -13,9 +13,12 @@ from headwater.errors import InvalidError
 from headwater.jsonvalues import finite
 from headwater.store import access, late
 from headwater.store.columns import Column, Value, decode_value, encode_column
-from headwater.store.database import Db
+from headwater.store.engine import Db
 from headwater.store.shapes import ViewShape
 from headwater.store.statements import columns_of, quote, table_of
+
+OFFSETS = "offsets"
+"""In the note of a query's progress: how far it has read, `{"orders": {"0": 18}}`, the next offset each."""
 
 _KEYS_PER_SELECT = 500  # stays below SQLite's oldest limit of 999 variables
 

@@ -30,7 +30,7 @@ from headwater.change import Change
 from headwater.errors import ConflictError, InvalidError
 from headwater.store import access, asking, generations, late, tables
 from headwater.store.columns import Value
-from headwater.store.database import Database, Db, open_database
+from headwater.store.engine import Database, Db, open_database
 from headwater.store.late import LateRow
 from headwater.store.questions import Answer, Question
 from headwater.store.shapes import Access, ViewShape, check_access
@@ -51,9 +51,6 @@ _SCHEMA = (
     *late.SCHEMA,
     *generations.SCHEMA,
 )
-
-OFFSETS = "offsets"
-"""In the note of a query's progress: how far it has read, `{"orders": {"0": 18}}`, the next offset each."""
 
 
 class ViewStore:
@@ -139,7 +136,7 @@ class ViewStore:
                 late.clear_late(db, view)
             late.add_late(db, view, batch, late_rows)
             tables.upsert(db, shape, tables.encode_rows(shape, rows, signs), position)
-            note = {} if offsets is None else {OFFSETS: offsets}
+            note = {} if offsets is None else {tables.OFFSETS: offsets}
             tables.set_progress(db, view, Progress(run=run, batch=batch, note=note))
             return True
 
@@ -265,7 +262,13 @@ class ViewStore:
         self.database.close()
 
     def _check_readable(self, place: Path | str) -> None:
-        if not self.database.has_views():
+        try:
+            found = self.database.has_views()
+        except BaseException:
+            self.close()
+            raise
+        if not found:
+            self.close()
             where = self.database.reading().place if not isinstance(place, Path) else f"file {str(place)!r}"
             raise InvalidError(
                 f"cannot read views: there is no {where} with views yet",
