@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from headwater.sinks.topic import KafkaTopic
     from headwater.sinks.webhook import Webhook
     from headwater.spark.operators import correct_clocks, windowed
+    from headwater.store.reader import Views
     from headwater.transmit.embedded import Broker
 
 __version__ = "0.1.0"
@@ -100,6 +101,7 @@ __all__ = [  # in teaching order
     "Delta",
     "Webhook",
     "Mail",
+    "Views",
     "Broker",
 ]
 
@@ -117,6 +119,7 @@ _LATER = {
     "Parquet": "headwater.sinks.parquet",
     "parquet_files": "headwater.sinks.parquet",
     "read_parquet": "headwater.sinks.parquet",
+    "Views": "headwater.store.reader",
     "Broker": "headwater.transmit.embedded",
 }
 

@@ -36,7 +36,7 @@ def test_public_names_are_these() -> None:
         "count", "sum", "mean", "min", "max", "first", "last", "collect", "distinct", "quantile", "top_k",
         "approx_distinct", "approx_quantile", "approx_top_k", "correct_clocks", "Observed",
         "Postgres", "Sqlite", "KafkaTopic", "Parquet", "parquet_files", "read_parquet", "Delta", "Webhook", "Mail",
-        "Broker",
+        "Views", "Broker",
     ]  # fmt: skip
     assert all(getattr(headwater, name).__doc__ for name in headwater.__all__)
 
