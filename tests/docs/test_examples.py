@@ -205,3 +205,35 @@ def test_windows_of_sparks_own_and_a_watermark_by_a_function(spark: Any) -> None
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     seen = hw.Observed(partition="0", highest=moment, lowest=moment, latest=moment, watermark=None)
     assert names["orders"].watermark(seen) == moment - timedelta(minutes=10)
+
+
+def test_views_page(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    page = "docs/how-to/views.md"
+    app, program = blocks(page, "python")
+    send, ask, _, join = blocks(page, "sh")
+    (shown, _) = blocks(page, "text")
+    (tmp_path / "shop.py").write_text(app)
+    headwater, servers = f"{sys.executable} -m headwater", f"--bootstrap-servers {broker.bootstrap_servers}"
+    produce, run_app = send.split("headwater run")
+    shell(
+        produce.replace("headwater topic produce orders", f"{headwater} topic produce orders {servers}"), tmp_path
+    )
+    assert run_app.strip() == "shop.py --once"
+    data = tmp_path / ".headwater"
+    settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=data, once=True)
+    store, facts = ViewStore(data / "views.db"), FactStore(data / "facts.db")
+    pipeline = Pipeline(load_app(tmp_path / "shop.py"), spark, store, facts, settings, SystemClock())
+    try:
+        pipeline.start()
+        pipeline.run()
+    finally:
+        pipeline.stop()
+    assert run(program, tmp_path) == shown
+    found = shell(re.sub(r"^headwater", headwater, ask, flags=re.MULTILINE), tmp_path)
+    assert found.count("Black tea") == 3  # queried, searched, subscribed to
+    found = shell(re.sub(r"^headwater sql", f"{headwater} sql {servers}", join, flags=re.MULTILINE), tmp_path)
+    assert [line.split() for line in found.splitlines()] == [
+        ["product", "orders", "amount"],
+        ["Black", "tea", "1", "9"], ["Café", "crème", "1", "30"], ["Green", "tea", "1", "4.5"],
+        ["city", "records"], ["Bonn", "1"], ["Ulm", "2"],
+    ]  # fmt: skip
