@@ -3,8 +3,8 @@
 ./dev bench sql [ROUNDS]
 
 A view of 100,000 rows is joined with a Parquet file of a million and a table of PostgreSQL of 10,000, and grouped.
-Both sides read view and PostgreSQL through us, since neither has a driver for them that comes from PyPI; Spark runs
-on all cores. Told are the first answer of a fresh process, as at the command line, and the second one.
+Both sides read view and PostgreSQL through us, since neither has a driver for them that comes from PyPI; Spark
+runs on all cores. Told are the first answer of a fresh process, as at the command line, and the second one.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from _report import machine
 from views import PostgresServer, fill_view
 
+SIDES = ("DuckDB", "Spark")
 STATEMENT = """
     select c.city, k.kind, count(*) as orders, sum(o.amount) as amount
     from orders o join {parquet} k on k.id = o.id join {customers} c on c.id = o.id % 10000
@@ -94,13 +95,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, PostgresServer() as server:
         folder = Path(name)
         fill(folder, server.dsn)
-        rounds = [
-            {side: measure(side, folder, server.dsn) for side in ("DuckDB", "Spark")}
-            for _ in range(options.rounds)
-        ]
+        rounds = [{side: measure(side, folder, server.dsn) for side in SIDES} for _ in range(options.rounds)]
     print(f"On {machine()}; medians of {options.rounds} rounds.\n")
     print("| | first answer, s | second answer, s |\n|---|--:|--:|")
-    for side in ("DuckDB", "Spark"):
+    for side in SIDES:
         first, second = (median(each[side][n] for each in rounds) for n in (0, 1))
         print(f"| {side} | {first:.2f} | {second:.2f} |")
 

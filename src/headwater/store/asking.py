@@ -25,7 +25,7 @@ from headwater.store.questions import (
     token_of,
 )
 from headwater.store.shapes import ViewShape
-from headwater.store.statements import columns_of, compile_question, table_of
+from headwater.store.statements import columns_of, compile_question, parts_of, table_of
 
 
 class HistoryGoneError(InvalidError):
@@ -73,8 +73,12 @@ def ask(database: Database, shapes: ShapeCache, view: str, question: Question) -
             check_history(db, view, question.as_of, position)
             if question.as_of == position:
                 question = replace(question, as_of=None)
-        statement = compile_question(known.shape, question, db.dialect, known.search)
-        found = db.execute(statement.text, statement.values).fetchall()
+        found: list[Any] = []
+        for part in parts_of(question):
+            statement = compile_question(known.shape, question, db.dialect, known.search, part)
+            found += db.execute(statement.text, statement.values).fetchall()
+            if len(found) > question.limit:
+                break
     width = len(known.shape.columns)
     rows = [tables.decode_row(known.shape, row[:width]) for row in found[: question.limit]]
     cursor = None

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from headwater.errors import InvalidError
 from headwater.store.engine import Db, Match, SearchQuery
 from headwater.store.room import waits_for_room
 from headwater.store.statements import quote
@@ -51,9 +52,16 @@ class SqliteDialect:
 
     def create_search(self, db: Db, tag: str) -> None:
         # The words come folded, and are split at spaces.
-        db.execute(
-            f"create virtual table {_search(tag)} using fts5(words, tokenize = 'unicode61 remove_diacritics 0')"
-        )
+        words = "fts5(words, tokenize = 'unicode61 remove_diacritics 0')"
+        try:
+            db.execute(f"create virtual table {_search(tag)} using {words}")
+        except sqlite3.OperationalError as error:
+            if "no such module" not in str(error):
+                raise
+            raise InvalidError(
+                "cannot search a view: the SQLite of this Python has no FTS5",
+                hint="use another Python, or keep the views in PostgreSQL (--store)",
+            ) from error
         db.execute(f"create table {_numbers(tag)} (number integer primary key, _key text unique not null)")
 
     def drop_search(self, db: Db, tag: str) -> None:

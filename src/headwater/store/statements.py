@@ -6,6 +6,7 @@ page what comes behind them. So a page costs what it returns, however far behind
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from headwater.errors import InvalidError
@@ -27,8 +28,27 @@ class Statement:
     order: tuple[Order, ...]
 
 
+class Part(Enum):
+    """What of the rows behind a cursor is looked for."""
+
+    ALL = auto()
+    VALUES = auto()
+    NULLS = auto()
+
+
+def parts_of(question: Question) -> tuple[Part, ...]:
+    """In how many statements a page comes.
+
+    Downwards, rows without a value are behind all others: no range of an index has both, so they come apart.
+    """
+    cursor = question.after
+    if cursor is None or cursor.at[0] is None or not cursor.by[0].descending:
+        return (Part.ALL,)
+    return Part.VALUES, Part.NULLS
+
+
 def compile_question(
-    shape: ViewShape, question: Question, dialect: Dialect, search: str | None = None
+    shape: ViewShape, question: Question, dialect: Dialect, search: str | None = None, which: Part = Part.ALL
 ) -> Statement:
     """The statement for one row more than is asked for, so that it shows whether there are more."""
     order = total_order(shape, question)
@@ -45,7 +65,7 @@ def compile_question(
         conditions.append(text)
         values += given
     if question.after is not None:
-        text, given = _behind(shape, question.after, order, dialect)
+        text, given = _behind(shape, question.after, order, dialect, which)
         conditions.append(text)
         values += given
     parts = [expression(shape, each.column, dialect) for each in order]
@@ -54,7 +74,8 @@ def compile_question(
             *([f"{relevance} desc"] if relevance is not None else []),
             *(
                 f"{part} desc nulls last" if each.descending else f"{part} asc nulls first"
-                for part, each in zip(parts, order, strict=True)
+                for number, (part, each) in enumerate(zip(parts, order, strict=True))
+                if number or which is not Part.NULLS  # All have the same first value, and an index knows it.
             ),
         ]
     )
@@ -148,7 +169,9 @@ def _among(condition: Condition, part: str, kind: str) -> tuple[str, list[Value]
     return f"({' or '.join(texts)})" if texts else "false", present
 
 
-def _behind(shape: ViewShape, cursor: Cursor, order: Sequence[Order], dialect: Dialect) -> tuple[str, list[Value]]:
+def _behind(
+    shape: ViewShape, cursor: Cursor, order: Sequence[Order], dialect: Dialect, which: Part
+) -> tuple[str, list[Value]]:
     """What comes after a row: equal in some first columns, and behind it in the next one."""
     if cursor.by != tuple(order):
         raise InvalidError("cannot go on after this cursor: it was given for another order or another view")
@@ -164,10 +187,13 @@ def _behind(shape: ViewShape, cursor: Cursor, order: Sequence[Order], dialect: D
         equal.append(f"{part} is null" if at is None else f"{part} = ?")
         equal_values += [] if at is None else [at]
     text = f"({' or '.join(f'({text})' for text in texts) or 'false'})"
-    if cursor.at[0] is None or order[0].descending:
+    first = expression(shape, order[0].column, dialect)
+    if which is Part.NULLS:
+        return f"{first} is null", []
+    if cursor.at[0] is None:
         return text, values
-    # Says nothing new; but the database finds by it where to begin.
-    return f"{expression(shape, order[0].column, dialect)} >= ? and {text}", [cursor.at[0], *values]
+    # Says nothing new of these; but the database finds by it where to begin.
+    return f"{first} {'<=' if order[0].descending else '>='} ? and {text}", [cursor.at[0], *values]
 
 
 def _later(part: str, at: Value, descending: bool) -> tuple[str | None, list[Value]]:
