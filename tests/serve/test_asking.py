@@ -44,6 +44,8 @@ def test_an_earlier_position(shop, caller):
 
 def test_words(shop, caller):
     shop.views.declare(shop.views.shape("revenue"), Access(search=("product",), indexes=(("revenue",),)))
+    [view] = caller.get("/api/v1/views")[1]["views"]
+    assert (view["search"], view["indexes"], view["history"]) == (["product"], [["revenue"]], 10_000)
     shop.sell(("Green Tea", 0, 3.0), ("black tea", 0, 9.0))
     path = "/api/v1/views/revenue/search"
     _, found = ask(caller, path, q="green tea")

@@ -146,12 +146,16 @@ def _group(group: GroupLag) -> Json:
 
 
 def _view(shape: ViewShape, views: ViewStore, late: tuple[int, int]) -> Json:
+    how = views.access(shape.name)
     return {
         "name": shape.name,
         "key": list(shape.key),
         "columns": describe_columns(shape),
         "rows": views.count(shape.name),
         "position": views.position(shape.name),
+        "indexes": [list(columns) for columns in how.indexes],
+        "search": list(how.search),
+        "history": how.history,
         "lateRows": late[0],
         "lateRowsWaiting": late[1],
     }

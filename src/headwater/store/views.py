@@ -199,6 +199,15 @@ class ViewStore:
         """The shape of a view; an InvalidError that names the others if there is none."""
         return tables.shape_of(self.reading(), view)
 
+    def access(self, view: str) -> Access:
+        """How a view can be asked beyond its key."""
+        kept = access.kept_access(self.reading(), view)
+        if kept is None:
+            return Access()
+        key = self.shape(view).key
+        indexes = tuple(sorted(columns for columns in kept.indexes.values() if columns != key))
+        return Access(indexes=indexes, search=kept.search, history=kept.history)
+
     def count(self, view: str) -> int:
         """The number of rows."""
         shape = self.shape(view)
