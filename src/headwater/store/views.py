@@ -280,6 +280,6 @@ class ViewStore:
             self.close()
             where = self.database.reading().place if not isinstance(place, Path) else f"file {str(place)!r}"
             raise InvalidError(
-                f"cannot read views: there is no {where} with views yet",
+                f"cannot read views: there is no {where} with views of this version yet",
                 hint="run the app first (`headwater run APP.py`), or name its folder with --data",
             )
