@@ -11,7 +11,7 @@ import argparse
 import multiprocessing
 import tempfile
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -22,6 +22,8 @@ from _report import machine
 from views import PostgresServer, fill_view
 
 SIDES = ("DuckDB", "Spark")
+OPEN = ExitStack()
+"""Spark's session, for as long as the process."""
 STATEMENT = """
     select c.city, k.kind, count(*) as orders, sum(o.amount) as amount
     from orders o join {parquet} k on k.id = o.id join {customers} c on c.id = o.id % 10000
@@ -45,7 +47,7 @@ def on_spark(folder: Path, dsn: str) -> int:
     from headwater.store.views import ViewStore
 
     if SparkSession.getActiveSession() is None:
-        spark_session("bench", log_file=folder / "spark.log").__enter__()  # It ends with the process.
+        OPEN.enter_context(spark_session("bench", log_file=folder / "spark.log"))
     spark = SparkSession.active()
     with closing(ViewStore(folder / "views.db", read_only=True)) as store:
         rows = rows_as_arrow(store.reading(), store.shape("orders"))
@@ -64,6 +66,7 @@ def twice(side: str, folder: Path, dsn: str, began: float, teller: Connection) -
     again = time.perf_counter()
     assert run(folder, dsn) == count
     teller.send((first, time.perf_counter() - again, count))
+    OPEN.close()
 
 
 def measure(side: str, folder: Path, dsn: str) -> tuple[float, float]:
@@ -71,6 +74,7 @@ def measure(side: str, folder: Path, dsn: str) -> tuple[float, float]:
     told, teller = context.Pipe()
     process = context.Process(target=twice, args=(side, folder, dsn, time.time(), teller))
     process.start()
+    teller.close()  # Ours: if the process fails, there is nobody left to tell, and we hear that.
     first, second, count = told.recv()
     process.join()
     assert count == 20

@@ -171,8 +171,8 @@ def search(
 ) -> None:
     """Show the rows with words in the columns that the view's `search` names, the best fitting first.
 
-    All words must be there. "two words" in quotes stand one behind the other, tea* is a beginning, tea OR coffee
-    one of them. Behind -- also -word, which must not be there.
+    All words must be there. '"two words"' in quotes of their own stand one behind the other, tea* is a beginning,
+    tea OR coffee one of them. Behind -- also -word, which must not be there.
 
     Example: headwater view search products green tea --limit 5
 
@@ -180,7 +180,7 @@ def search(
     """
     with closing(open_store(data, address)) as store:
         answer = _reader(store, view).search(
-            " ".join(f'"{word}"' if " " in word and '"' not in word else word for word in words),
+            " ".join(words),
             where=where or [],
             order_by=order_by or (),
             limit=limit,
