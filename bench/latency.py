@@ -29,7 +29,7 @@ import headwater as hw
 from headwater.clock import SystemClock
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "latency.md"
 RATES = (1_000, 50_000)

@@ -1,4 +1,4 @@
-"""What many tests share: a broker, a Spark session, and a way to produce."""
+"""What many tests share: a broker, a PostgreSQL, a Spark session, and a way to produce."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from hypothesis import settings
 
 from headwater.transmit.embedded import Broker
+from torture.postgres import PostgresServer
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("headwater", deadline=None)
@@ -23,6 +24,12 @@ os.environ.setdefault("PYTHONSAFEPATH", "1")
 def broker() -> Iterator[Broker]:
     with Broker() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from headwater.spark.operators import correct_clocks, windowed
     from headwater.spark.side_input import SideInput
     from headwater.spark.tables import table
+    from headwater.store.reader import Views
     from headwater.transmit.embedded import Broker
 
 __version__ = "0.1.0"
@@ -112,6 +113,7 @@ __all__ = [  # in teaching order
     "Delta",
     "Webhook",
     "Mail",
+    "Views",
     "Broker",
 ]
 
@@ -137,6 +139,7 @@ _LATER = {
     "Parquet": "headwater.sinks.parquet",
     "parquet_files": "headwater.sinks.parquet",
     "read_parquet": "headwater.sinks.parquet",
+    "Views": "headwater.store.reader",
     "Broker": "headwater.transmit.embedded",
 }
 

@@ -63,6 +63,12 @@ class Query:
 class View(Query):
     """A table that is kept up to date in the app's own store, one row for each key."""
 
+    indexes: tuple[tuple[str, ...], ...] = ()
+    """Columns by which rows are found and sorted, beside the key."""
+    search: tuple[str, ...] = ()
+    """Columns with text whose words can be searched."""
+    history: int | None = None
+    """How many changes are kept; 10 000 unless told."""
     kind: ClassVar[str] = "view"
 
 
@@ -75,11 +81,15 @@ class Delivery(Query):
 
 
 class App:
-    """A program over streams; `name` appears in the console and in file names."""
+    """A program over streams; `name` appears in the console and in file names.
 
-    def __init__(self, name: str) -> None:
+    `store` is where its views are kept: a `postgresql://` address, or in the data directory unless told.
+    """
+
+    def __init__(self, name: str, *, store: str | None = None) -> None:
         _check_name("app", name)
         self.name = name
+        self.store = store
         self._topics: dict[str, Topic] = {}
         self._queries: dict[str, Query] = {}
 
@@ -150,15 +160,33 @@ class App:
         return topic
 
     def view(
-        self, *topics: Topic, key: str | Sequence[str], name: str | None = None
+        self,
+        *topics: Topic,
+        key: str | Sequence[str],
+        name: str | None = None,
+        indexes: Sequence[str | Sequence[str]] = (),
+        search: str | Sequence[str] = (),
+        history: int | None = None,
     ) -> Callable[[ViewFunction], ViewFunction]:
         """Make a view of what the decorated function returns.
 
         The function is given a streaming DataFrame for each topic and returns one. Its rows are upserted by `key`.
+        `indexes` name columns, or several each, by which rows are found and sorted without reading all; a field of
+        a struct is `window.start`. `search` names columns with text whose words can be searched. `history` is how
+        many changes are kept, for subscribers that come back and for rows as of an earlier position (10 000 unless
+        told). These three can be changed at any start, without computing the view anew.
         """
 
         def declare(function: ViewFunction) -> ViewFunction:
-            query = View(name=name or function.__name__, topics=topics, key=_names(key), function=function)
+            query = View(
+                name=name or function.__name__,
+                topics=topics,
+                key=_names(key),
+                function=function,
+                indexes=tuple(_names(columns) for columns in indexes),
+                search=_names(search),
+                history=history,
+            )
             self._add(query)
             if not query.key:
                 raise InvalidError(f"view {query.name!r} has no key columns")

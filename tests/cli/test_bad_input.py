@@ -126,8 +126,8 @@ def test_rebuild_of_an_app_that_does_not_run_is_noted(
 @pytest.fixture
 def store_with_a_view(tmp_path: Path) -> None:
     from headwater.store.columns import Column
-    from headwater.store.sqlite import ViewStore
-    from headwater.store.tables import ViewShape
+    from headwater.store.shapes import ViewShape
+    from headwater.store.views import ViewStore
 
     columns = (Column("product", "string"), Column("window", "string"))
     ViewStore(tmp_path / "views.db").declare(ViewShape(name="revenue", key=("product", "window"), columns=columns))

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from headwater.store.columns import Column
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import Access, ViewShape
+from headwater.store.views import ViewStore
 from headwater.transmit.embedded import Broker
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -174,3 +174,64 @@ def test_every_command_has_help_with_an_example(headwater: Run) -> None:
         words = " ".join(text.split())
         assert "Example: " in words, command
         assert f"headwater {' '.join(command)}" in words.split("Example: ")[1], command
+
+
+def test_view_query_pages_and_earlier_positions(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
+    def query(*options: str) -> Any:
+        return json.loads(headwater("view", "query", "revenue", *options, "--data", tmp_path, "-o", "json").stdout)
+
+    first = query("--where", "revenue >= 2", "--order-by", "-revenue", "--limit", "2")
+    assert [row["product"] for row in first["rows"]] == ["cocoa", "tea"]
+    behind = query("--where", "revenue >= 2", "--order-by", "-revenue", "--after", first["next"])
+    assert ([row["day"] for row in behind["rows"]], behind["next"]) == ([1], None)
+    table = pa.table({"product": ["tea"], "day": [1], "revenue": [99.0]})
+    views.commit_rows("revenue", table, run="r", batch=1, offsets={"orders": {"0": 5}})
+    then = query("--where", "revenue = 99", "--as-of", first["token"])
+    now = query("--where", "revenue = 99", "--at-least", "orders:0:4")
+    assert (then["rows"], len(now["rows"])) == ([], 1)
+    text = headwater("view", "query", "revenue", "--limit", "1", "--data", tmp_path).stdout
+    assert "(more rows: --after " in text
+    got = headwater("view", "get", "revenue", "tea", "1", "--as-of", "3", "--data", tmp_path, "-o", "json").stdout
+    assert json.loads(got)["rows"][0]["revenue"] == 2.5
+
+
+def test_view_search(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
+    refused = headwater("view", "search", "revenue", "tea", "--data", tmp_path)
+    assert (refused.returncode, "cannot be searched" in refused.stderr) == (2, True)
+    views.declare(views.shape("revenue"), Access(search=("product",)))
+    found = headwater("view", "search", "revenue", "--data", tmp_path, "-o", "json", "--", "te*", "-cocoa").stdout
+    assert [row["day"] for row in json.loads(found)["rows"]] == [1, 2]
+
+
+def test_view_subscribe_and_go_on(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
+    def subscribe(*options: str) -> list[Any]:
+        done = headwater("view", "subscribe", "revenue", "--silent", "0", *options, "--data", tmp_path)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    events = subscribe()
+    assert [event["event"] for event in events] == ["reset", "row", "row", "row", "ready"]
+    table = pa.table({"product": ["tea"], "day": [1], "revenue": [99.0]})
+    views.commit_rows("revenue", table, run="r", batch=1)
+    (change,) = subscribe("--from", events[-1]["token"])
+    assert (change["event"], change["change"]["before"]["revenue"]) == ("change", 2.5)
+    assert subscribe("--from", change["token"]) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["query", "revenue", "--where", "revenue"], "cannot read the condition"),
+        (["query", "revenue", "--as-of", "9"], "as of position 9: it is at 3"),
+        (["query", "sales"], "there is no view 'sales'"),
+        (["query", "revenue", "--at-least", "orders:0:1", "--timeout", "0"], "has not seen orders:0:1"),
+        (["subscribe", "revenue", "--from", "x"], "cannot read 'x' as a position"),
+        (["rows", "revenue", "--store", "mysql://db"], "expected an address"),
+    ],
+)
+def test_bad_questions(
+    headwater: Run, views: ViewStore, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    done = headwater("view", *arguments, "--data", tmp_path)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

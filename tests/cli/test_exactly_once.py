@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from headwater.errors import InvalidError
 from headwater.record import TopicPartition
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 from headwater.transmit.batch import decode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.embedded import Broker

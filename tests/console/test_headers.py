@@ -10,7 +10,7 @@ from headwater.console.pages import routes
 from headwater.serve.api import Sources, create_app
 from headwater.serve.server import HttpServer
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 
 
 def get(url: str, path: str, **headers: str) -> http.client.HTTPResponse:

@@ -19,8 +19,8 @@ from headwater.serve.rates import TopicRates
 from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 from headwater.transmit.positions import Position
 
 CHROMIUM = shutil.which("chromium")

@@ -21,7 +21,7 @@ from headwater.record import Record, TopicPartition
 from headwater.sink import Batch, Stream
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 from headwater.transmit import group_client
 from headwater.transmit.batch import encode_batch
 from headwater.transmit.client import Client
@@ -257,3 +257,35 @@ def test_blocks_of_the_page_on_joins(spark: Any, tmp_path: Path, monkeypatch: py
     assert found("once", "order") == {(1,), (2,), (3,)}
     assert found("recent", "order", "mean") == {(1, 2.5), (2, 3.25), (3, 1.0)}
     assert found("customers_of_both", "customer") == {(7,), (8,), (9,)}
+
+
+def test_views_page(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    page = "docs/how-to/views.md"
+    app, program = blocks(page, "python")
+    send, ask, _, join = blocks(page, "sh")
+    (shown, _) = blocks(page, "text")
+    (tmp_path / "shop.py").write_text(app)
+    headwater, servers = f"{sys.executable} -m headwater", f"--bootstrap-servers {broker.bootstrap_servers}"
+    produce, run_app = send.split("headwater run")
+    shell(
+        produce.replace("headwater topic produce orders", f"{headwater} topic produce orders {servers}"), tmp_path
+    )
+    assert run_app.strip() == "shop.py --once"
+    data = tmp_path / ".headwater"
+    settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=data, once=True)
+    store, facts = ViewStore(data / "views.db"), FactStore(data / "facts.db")
+    pipeline = Pipeline(load_app(tmp_path / "shop.py"), spark, store, facts, settings, SystemClock())
+    try:
+        pipeline.start()
+        pipeline.run()
+    finally:
+        pipeline.stop()
+    assert run(program, tmp_path) == shown
+    found = shell(re.sub(r"^headwater", headwater, ask, flags=re.MULTILINE), tmp_path)
+    assert found.count("Black tea") == 3  # queried, searched, subscribed to
+    found = shell(re.sub(r"^headwater sql", f"{headwater} sql {servers}", join, flags=re.MULTILINE), tmp_path)
+    assert [line.split() for line in found.splitlines()] == [
+        ["product", "orders", "amount"],
+        ["Black", "tea", "1", "9"], ["Café", "crème", "1", "30"], ["Green", "tea", "1", "4.5"],
+        ["city", "records"], ["Bonn", "1"], ["Ulm", "2"],
+    ]  # fmt: skip

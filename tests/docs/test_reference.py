@@ -38,7 +38,7 @@ def test_public_names_are_these() -> None:
         "table", "join", "SideInput", "aggregate", "top", "deduplicate", "rolling", "union", "correct_clocks",
         "Observed",
         "Postgres", "Sqlite", "KafkaTopic", "Parquet", "parquet_files", "read_parquet", "Delta", "Webhook", "Mail",
-        "Broker",
+        "Views", "Broker",
     ]  # fmt: skip
     assert all(getattr(headwater, name).__doc__ for name in headwater.__all__)
 

@@ -19,8 +19,8 @@ from headwater.serve.rates import TopicRates
 from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 
 NOON = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
 INSTANT = pa.timestamp("us", tz="UTC")

@@ -13,7 +13,7 @@ from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
 from headwater.store.facts import Kind
 from headwater.store.late import LateRow
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
 from headwater.transmit.positions import Position
 
 INSTANT = pa.timestamp("us", tz="UTC")

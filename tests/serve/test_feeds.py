@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headwater.serve import feeds
 from headwater.serve.feeds import encode_event, next_step
-from headwater.store import tables
+from headwater.store.shapes import Access
 
 
 def decode(block: bytes) -> tuple[dict[str, str], str]:
@@ -98,8 +98,8 @@ def test_follower_resumes_where_it_was(shop, follow):
     assert by_header.event()[1]["position"] == 3
 
 
-def test_follower_that_missed_too_much_is_reset(shop, follow, monkeypatch):
-    monkeypatch.setattr(tables, "CHANGES_KEPT", 2)
+def test_follower_that_missed_too_much_is_reset(shop, follow):
+    shop.views.declare(shop.views.shape("revenue"), Access(history=2))
     for revenue in (1.0, 2.0, 3.0, 4.0):
         shop.sell(("tea", 0, revenue))
     follower = follow("/api/v1/views/revenue/changes?after=1")
@@ -113,8 +113,8 @@ def test_follower_from_the_future_is_reset(shop, follow):
     assert follow("/api/v1/views/revenue/changes?after=9").event() == ("reset", {"position": 1})
 
 
-def test_oldest_kept_change_needs_no_reset(shop, monkeypatch):
-    monkeypatch.setattr(tables, "CHANGES_KEPT", 2)
+def test_oldest_kept_change_needs_no_reset(shop):
+    shop.views.declare(shop.views.shape("revenue"), Access(history=2))
     for revenue in (1.0, 2.0, 3.0):
         shop.sell(("tea", 0, revenue))
     assert decode(next_step(shop.views, "revenue", 1).events.split(b"\n\n")[0] + b"\n\n")[0]["event"] == "change"

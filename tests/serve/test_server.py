@@ -12,7 +12,7 @@ from headwater.serve import feeds
 from headwater.serve.api import create_app
 from headwater.serve.feeds import next_step
 from headwater.serve.server import HttpServer
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 
 
 def test_port_in_use_is_said_at_once(shop):

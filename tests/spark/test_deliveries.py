@@ -16,7 +16,7 @@ from headwater.clock import SystemClock
 from headwater.errors import HeadwaterError
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 from headwater.transmit.embedded import Broker
 
 PATIENCE_S = 180.0

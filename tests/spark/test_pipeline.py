@@ -5,21 +5,24 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 import headwater as hw
 from headwater.clock import SystemClock
-from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError
+from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.spark.sink import dead_letter_sink
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
+from headwater.store.reader import ViewReader
 from headwater.store.tables import Progress
+from headwater.store.views import ViewStore
 from headwater.transmit.batch import decode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.embedded import Broker
+from torture.postgres import PostgresServer
 
 SCHEMA = "product string, amount double, at timestamp"
 
@@ -42,8 +45,8 @@ def shop(function: Callable[[Any], Any] | None = None, key: list[str] | None = N
     return app
 
 
-def run_once(app: hw.App, spark: Any, broker: Broker, folder: Path) -> ViewStore:
-    store = ViewStore(folder / "views.db")
+def run_once(app: hw.App, spark: Any, broker: Broker, folder: Path, place: str | None = None) -> ViewStore:
+    store = ViewStore(place or folder / "views.db")
     settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=folder, once=True)
     pipeline = Pipeline(app, spark, store, FactStore(folder / "facts.db"), settings, SystemClock())
     try:
@@ -248,3 +251,39 @@ def test_query_that_fails_now_and_then_is_started_again_and_loses_nothing(
     assert store.rows("revenue") == [{"product": "coffee", "half": 1.5}, {"product": "tea", "half": 0.5}]
     facts = [fact.body for fact in FactStore(tmp_path / "facts.db").latest("revenue", limit=100)]
     assert [fact["error"] for fact in facts if fact["state"] == "waiting"] == 2 * ["RuntimeError: this passes"]
+
+
+def products() -> hw.App:
+    app = hw.App("shop")
+    orders = app.topic("orders", schema=SCHEMA, event_time="at")
+
+    @app.view(orders, key="product", indexes=["amount"], search="product", history=50)
+    def latest(orders: Any) -> Any:
+        return orders.select("product", "amount")
+
+    return app
+
+
+def test_a_view_in_postgres_says_which_records_it_has_seen(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    address = f"{postgres.dsn}?schema=s{uuid4().hex}"
+    produce(
+        broker.bootstrap_servers, "orders", [order("green tea", 1.5), order("cocoa", 4.0), order("cocoa", 5.0)]
+    )
+    store = run_once(products(), spark, broker, tmp_path, address)
+    reader = ViewReader(store, "latest", SystemClock())
+    row = reader.get("cocoa", at_least={"orders": {0: 2}}, timeout_s=0)
+    assert row == {"product": "cocoa", "amount": 5.0}
+    with pytest.raises(UnavailableError, match="the last records it has seen are orders:0:2"):
+        reader.get("cocoa", at_least={"orders": {0: 3}}, timeout_s=0)
+    assert [row["product"] for row in reader.search("tea").rows] == ["green tea"]
+    store.close()
+
+    # The checkpoint's batches are in PostgreSQL: a store that does not have them would leave holes.
+    with pytest.raises(ConflictError, match=r"cannot continue view 'latest'.*views\.db' knows nothing"):
+        run_once(products(), spark, broker, tmp_path)
+    produce(broker.bootstrap_servers, "orders", [order("milk", 1.0)])
+    store = run_once(products(), spark, broker, tmp_path, address)
+    assert [row["product"] for row in store.rows("latest")] == ["cocoa", "green tea", "milk"]
+    store.close()

@@ -13,7 +13,7 @@ from headwater.spark.offsets import Range
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.spark.poison import PoisonRow, cut, post_letters
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 from headwater.transmit.batch import encode_batch
 from headwater.transmit.client import Client
 from headwater.transmit.columns import to_arrow

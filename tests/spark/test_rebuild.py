@@ -14,7 +14,7 @@ from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.spark.restarting import restart_from_here, restart_from_start
 from headwater.store.facts import FactStore
 from headwater.store.generations import Generations
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 from headwater.transmit.embedded import Broker
 
 SCHEMA = "product string, amount double, at timestamp"

@@ -14,7 +14,7 @@ from headwater.errors import InvalidError
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.spark.reprocess import reprocess_late
 from headwater.store.facts import FactStore, Kind
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
 

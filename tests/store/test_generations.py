@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,8 +9,8 @@ from headwater.serve.feeds import next_step
 from headwater.store.columns import Column
 from headwater.store.generations import Generation, Generations
 from headwater.store.late import LateRow
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 
 LATE = LateRow(
     operator="windowed-0", key={"k": "a"}, window_start=0, window_end=1, event_time=0, late_by=5, reason="expired",
@@ -28,8 +29,8 @@ def rows(**values: int) -> pa.Table:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ViewStore:
-    store = ViewStore(tmp_path / "views.db")
+def store(place: Path | str, open_store: Callable[..., ViewStore]) -> ViewStore:
+    store = open_store(place)
     store.declare(shape("totals", "v"))
     store.commit_rows("totals", rows(a=1, b=2), run="first", batch=0, late_rows=[LATE])
     return store

@@ -1,6 +1,7 @@
 """The late ledger: in the transaction of the batch, once, and forgotten with the run."""
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 
 from headwater.store.columns import Column
 from headwater.store.late import SCHEMA, LateRow
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 
 SHAPE = ViewShape(
     name="totals", key=("product",), columns=(Column("product", "string"), Column("total", "bigint"))
@@ -18,8 +19,8 @@ SHAPE = ViewShape(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ViewStore:
-    store = ViewStore(tmp_path / "views.db")
+def store(place: Path | str, open_store: Callable[..., ViewStore]) -> ViewStore:
+    store = open_store(place)
     store.declare(SHAPE)
     return store
 
@@ -86,9 +87,10 @@ def test_reprocessed_rows_are_marked_with_the_rows_that_hold_them(store: ViewSto
 
 def test_a_row_without_window_or_time_is_kept_also_in_a_ledger_of_before(tmp_path: Path) -> None:
     path = tmp_path / "views.db"
-    strict = SCHEMA.replace("window_start integer,", "window_start integer not null,")
+    strict = SCHEMA[0].replace("window_start bigint,", "window_start bigint not null,")
+    assert strict != SCHEMA[0]
     with sqlite3.connect(path) as db:
-        db.executescript(strict)
+        db.execute(strict)
         db.execute(
             "insert into headwater_late values ('hits', 1, 0, 'windowed-0', '{}', 1, 2, 3, 4, 'x', null, '{}', 0)"
         )

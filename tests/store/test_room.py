@@ -10,8 +10,8 @@ from headwater.errors import UnavailableError
 from headwater.store import sqlite
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 
 SHAPE = ViewShape(name="counts", key=("word",), columns=(Column("word", "string"),))
 

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -11,8 +12,10 @@ import pytest
 
 from headwater.sink import Batch, Guarantee, Stream
 from headwater.store.columns import Column
-from headwater.store.sqlite import ViewShape, ViewStore
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 from headwater.testing.sinks import Place, SinkContract, json_form
+from torture.postgres import PostgresServer
 
 
 class StoreSink:
@@ -20,13 +23,17 @@ class StoreSink:
 
     guarantee = Guarantee.EXACTLY_ONCE
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: Path | str) -> None:
+        self.place = place
 
     def open(self, stream: Stream) -> "StoreWriter":
-        store = ViewStore(self.path)
+        store = ViewStore(self.place)
         columns = tuple(Column(f.name, _spark_name(f.type)) for f in stream.schema)
-        store.declare(ViewShape(name="v", key=stream.key, columns=columns))
+        try:
+            store.declare(ViewShape(name="v", key=stream.key, columns=columns))
+        except BaseException:
+            store.close()
+            raise
         return StoreWriter(store)
 
 
@@ -43,13 +50,16 @@ class StoreWriter:
 
 
 def _spark_name(kind: pa.DataType) -> str:
-    names = {pa.int64(): "bigint", pa.float64(): "double", pa.float32(): "float", pa.bool_(): "boolean"}
+    names = {
+        **{pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"},
+        **{pa.float64(): "double", pa.float32(): "float", pa.bool_(): "boolean"},
+    }
     if pa.types.is_nested(kind):
         return "map" if pa.types.is_map(kind) else "struct" if pa.types.is_struct(kind) else "array"
     return names.get(kind, "string")
 
 
-class TestViewStore(SinkContract):
+class StoreContract(SinkContract):
     # What a place outside needs, and a store below a locked folder does not.
     keyless: ClassVar[bool] = False
     test_rows_without_a_key_are_appended = None
@@ -60,17 +70,31 @@ class TestViewStore(SinkContract):
     test_of_two_that_open_at_the_same_time_one_writes = None
     test_queries_do_not_fence_each_other = None
 
-    @pytest.fixture
-    def new_place(self, tmp_path: Path) -> Callable[[], Place]:
-        def make() -> Place:
-            path = tmp_path / f"{uuid4()}.db"
-            return Place(sink=StoreSink(path), read=lambda stream: ViewStore(path).rows("v"))
-
-        return make
-
     def kept(self, value: Any, kind: pa.DataType) -> Any:
         if pa.types.is_binary(kind):
             return base64.b64encode(value).decode()
         if pa.types.is_decimal(kind):
             return f"{value:.{kind.scale}f}"
         return json_form(value, kind)
+
+
+class TestInAFile(StoreContract):
+    @pytest.fixture
+    def new_place(self, tmp_path: Path) -> Callable[[], Place]:
+        return lambda: place_at(tmp_path / f"{uuid4()}.db")
+
+
+class TestInPostgres(StoreContract):
+    kills = 2
+
+    @pytest.fixture
+    def new_place(self, postgres: PostgresServer) -> Callable[[], Place]:
+        return lambda: place_at(f"{postgres.dsn}?schema=s{uuid4().hex}")
+
+
+def place_at(where: Path | str) -> Place:
+    def read(stream: Stream) -> list[dict[str, Any]]:
+        with closing(ViewStore(where)) as store:
+            return store.rows("v")
+
+    return Place(sink=StoreSink(where), read=read)

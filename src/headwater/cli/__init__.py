@@ -21,6 +21,7 @@ from headwater.cli import (
     quota,
     rebuild,
     run,
+    sql,
     topic,
     topic_admin,
     transcript,
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command("run", rich_help_panel="Apps")(run.run)
 app.command("demo", rich_help_panel="Apps")(demo.demo)
 app.add_typer(view.app, name="view", rich_help_panel="Apps")
+app.command("sql", rich_help_panel="Apps")(sql.sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="Apps")
 app.add_typer(late.app, name="late", rich_help_panel="Apps")
 app.command("rebuild", rich_help_panel="Apps")(rebuild.rebuild)

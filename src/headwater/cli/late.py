@@ -6,18 +6,20 @@ from typing import Annotated
 import typer
 
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
-from headwater.cli.view import DATA, DataOption, NameArgument, open_store
+from headwater.cli.view import DATA, DataOption, NameArgument, StoreOption, open_store
 
 app = typer.Typer(help="Look at rows that came too late, and bring them in.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_late(data: DataOption = DATA, output: OutputOption = OutputFormat.TEXT) -> None:
+def list_late(
+    data: DataOption = DATA, address: StoreOption = None, output: OutputOption = OutputFormat.TEXT
+) -> None:
     """Say for each view how many rows came too late.
 
     Example: headwater late list
     """
-    store = open_store(data)
+    store = open_store(data, address)
     counts = store.late_counts()
     names = sorted({shape.name for shape in store.views()} | set(counts))
     views = [(name, *counts.get(name, (0, 0))) for name in names]
@@ -34,6 +36,7 @@ def rows(
     after: Annotated[int, typer.Option(min=0, help="Show the rows behind this number.")] = 0,
     limit: Annotated[int, typer.Option(min=1, help="How many rows at the most.")] = 100,
     data: DataOption = DATA,
+    address: StoreOption = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Show the late rows of a view: how late each was, which window it missed, which pane had been the last.
@@ -42,7 +45,7 @@ def rows(
     """
     from headwater.serve.status import describe_late
 
-    found = [describe_late(row) for row in open_store(data).late_rows(view, after=after, limit=limit)]
+    found = [describe_late(row) for row in open_store(data, address).late_rows(view, after=after, limit=limit)]
     if output is OutputFormat.JSON:
         print_json({"view": view, "rows": found})
         return
@@ -60,6 +63,7 @@ def reprocess(
     ] = None,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     data: DataOption = DATA,
+    address: StoreOption = None,
     name: Annotated[str | None, typer.Option("--app", help="Which app, where the file has several.")] = None,
 ) -> None:
     """Compute the windows again that rows came too late for, from all that is in the log.
@@ -73,11 +77,10 @@ def reprocess(
     from headwater.spark.exclusions import exclusions_of
     from headwater.spark.reprocess import reprocess_late
     from headwater.spark.session import spark_session
-    from headwater.store.sqlite import ViewStore
 
     loaded = load_app(file, name)
     wanted = loaded.view_named(view)
-    open_store(data)  # It says so if there is nothing yet.
+    store = open_store(data, address, to_write=True)
     log_file = data / "logs" / "spark-late.log"
     with (
         log_of(data, bootstrap_servers) as servers,
@@ -86,7 +89,7 @@ def reprocess(
         count = reprocess_late(
             wanted,
             spark,
-            ViewStore(data / "views.db"),
+            store,
             servers,
             exclusions_of(data, loaded.name, wanted, servers),
         )

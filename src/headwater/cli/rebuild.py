@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.view import DATA, DataOption
+from headwater.cli.view import DATA, DataOption, StoreOption, open_store
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.locks import FolderLock
 
 if TYPE_CHECKING:
     from headwater.store.facts import FactStore
     from headwater.store.generations import Generation, Generations
+    from headwater.store.views import ViewStore
 
 WATCH_EVERY_S = 0.5
 TELL_EVERY_S = 5.0
@@ -37,6 +38,7 @@ def rebuild(
         ),
     ] = None,
     data: DataOption = DATA,
+    address: StoreOption = None,
 ) -> None:
     """Compute a view anew from the log, beside the running one, and swap it in when it has caught up.
 
@@ -49,15 +51,13 @@ def rebuild(
     """
     from headwater.store.facts import FactStore
     from headwater.store.generations import Generations
-    from headwater.store.sqlite import ViewStore
 
-    ViewStore(data / "views.db", read_only=True)  # It says so if there is nothing yet.
-    store = ViewStore(data / "views.db")
+    store = open_store(data, address, to_write=True)
     facts = FactStore(data / "facts.db")
     views = [shape.name for shape in store.views()]
     if since is not None:
         _check_name(name, sorted({*views, *facts.queries()}))
-        _restart(data, name, since)
+        _restart(store, data, name, since)
         return
     _check_name(name, views)
     generations = Generations(store)
@@ -75,14 +75,13 @@ def _check_name(name: str, known: list[str]) -> None:
         )
 
 
-def _restart(data: Path, name: str, since: From) -> None:
+def _restart(store: "ViewStore", data: Path, name: str, since: From) -> None:
     from headwater.spark.restarting import restart_from_here, restart_from_start
-    from headwater.store.sqlite import ViewStore
 
     lock = FolderLock(data, "pipeline.lock", holder="pipeline")
     try:
         restart = restart_from_start if since is From.START else restart_from_here
-        restart(ViewStore(data / "views.db"), data / "checkpoints", name)
+        restart(store, data / "checkpoints", name)
     finally:
         lock.release()
     begins = "with the first record" if since is From.START else "with the records behind those it has read"

@@ -31,6 +31,13 @@ def run(
     ] = Path(".headwater"),
     listen: Annotated[str, typer.Option(help="Address of the embedded log.")] = "127.0.0.1:9092",
     http: Annotated[str, typer.Option(help="Address of the console and the HTTP API.")] = "127.0.0.1:8080",
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the PostgreSQL that keeps the views; otherwise the app's own, or a file in --data.",
+            envvar="HEADWATER_STORE",
+        ),
+    ] = None,
     conf: Annotated[
         list[str] | None,
         typer.Option("--conf", help="A setting for Spark, KEY=VALUE; can be given several times."),
@@ -55,6 +62,7 @@ def run(
         http=None if once else parse_address(http, "--http"),
         master=master,
         once=once,
+        store=store,
         conf=parse_conf(conf or []),
     )
     app = load_app(file, name)

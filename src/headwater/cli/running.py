@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headwater.serve.groups import GroupLag
     from headwater.spark.pipeline import Pipeline
     from headwater.store.facts import FactStore
-    from headwater.store.sqlite import ViewStore
+    from headwater.store.views import ViewStore
     from headwater.transmit.embedded import Broker
 
 LOG_FOLDER = "broker"
@@ -48,6 +48,8 @@ class RunSettings:
     http: tuple[str, int] | None
     master: str
     once: bool = False
+    store: str | None = None
+    """Address of the views, stronger than the app's own."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Settings for Spark."""
 
@@ -117,7 +119,6 @@ def running(
     from headwater.spark.pipeline import Pipeline, PipelineSettings
     from headwater.spark.session import spark_session
     from headwater.store.facts import FactStore
-    from headwater.store.sqlite import ViewStore
 
     clock = SystemClock()
     with ExitStack() as stack:
@@ -126,7 +127,7 @@ def running(
         broker = None if settings.bootstrap_servers else _start_broker(stack, settings, say)
         servers = broker.bootstrap_servers if broker else settings.bootstrap_servers or ""
         _ensure_topics(app, servers, embedded=settings.bootstrap_servers is None)
-        store, facts = ViewStore(settings.data / "views.db"), FactStore(settings.data / "facts.db")
+        store, facts = _open_store(stack, app, settings), FactStore(settings.data / "facts.db")
         url = _start_console(stack, app, (store, facts), servers, broker, settings, say)
         if produce is not None:
             stack.callback(produce(servers))
@@ -184,6 +185,18 @@ def _promise(guarantee: Guarantee) -> str:
     if guarantee is Guarantee.AT_LEAST_ONCE:
         return f"{guarantee}: after a failure something may come again, with the same idempotency key"
     return str(guarantee)
+
+
+def _open_store(stack: ExitStack, app: App, settings: RunSettings) -> "ViewStore":
+    from headwater.store.places import FILE, check_address, note_store
+    from headwater.store.views import ViewStore
+
+    address = settings.store or app.store
+    place = settings.data / FILE if address is None else check_address(address)
+    store = stack.enter_context(closing(ViewStore(place)))
+    store.take_over(app.name)
+    note_store(settings.data, address)
+    return store
 
 
 def _start_broker(stack: ExitStack, settings: RunSettings, say: Say) -> "Broker":

@@ -18,7 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from headwater.clock import SystemClock
 from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
+from headwater.serve.asked import ROWS_DEFAULT, ROWS_MAX, integer, question_of, wait_until_seen
 from headwater.serve.feeds import follow_status, follow_view
 from headwater.serve.groups import SAMPLE_EVERY_S as GROUPS_EVERY_S
 from headwater.serve.openapi import document
@@ -33,13 +35,12 @@ from headwater.serve.status import (
     read_topics,
     read_views,
 )
+from headwater.serve.subscriptions import Hub
 from headwater.store.facts import FACTS_KEPT, Kind
-from headwater.store.tables import ViewShape
+from headwater.store.following import standing_at
+from headwater.store.shapes import ViewShape
 
 __all__ = ["Sources", "create_app"]
-
-ROWS_DEFAULT = 1000
-ROWS_MAX = 10_000
 
 _ROOT = "/api/v1"
 _KEY_SEGMENTS_FROM = len(f"{_ROOT}/views/VIEW/rows/KEY".split("/")) - 1
@@ -82,6 +83,7 @@ def create_app(sources: Sources, *, extra_routes: Sequence[BaseRoute] = ()) -> S
     )
     app.state.sources = sources
     app.state.closing = threading.Event()
+    app.state.hub = Hub(sources.views, app.state.closing)
     return app
 
 
@@ -97,6 +99,8 @@ def _api_routes() -> list[Route]:
         Route(f"{_ROOT}/views", _views),
         Route(f"{_ROOT}/views/{{view}}/rows", _rows),
         Route(f"{_ROOT}/views/{{view}}/rows/{{key:path}}", _rows_of_key),
+        Route(f"{_ROOT}/views/{{view}}/search", _search),
+        Route(f"{_ROOT}/views/{{view}}/subscribe", _subscribe),
         Route(f"{_ROOT}/views/{{view}}/changes", _changes),
         Route(f"{_ROOT}/views/{{view}}/late", _late),
     ]
@@ -133,7 +137,7 @@ def _facts(request: Request) -> Response:
     kind = asked.get("kind", Kind.BATCH)
     if kind not in list(Kind):
         raise InvalidError(f"kind must be one of {', '.join(Kind)}, not {kind!r}")
-    limit = _integer("limit", asked.get("limit", str(FACTS_KEPT)), smallest=1, largest=FACTS_KEPT)
+    limit = integer("limit", asked.get("limit", str(FACTS_KEPT)), smallest=1, largest=FACTS_KEPT)
     found = facts.latest(name, kind=Kind(kind), limit=limit)
     bodies = [{"sequence": fact.sequence, "atMs": fact.at_ms, **fact.body} for fact in found]
     return JSONResponse({"pipeline": name, "kind": kind, "facts": bodies})
@@ -143,8 +147,8 @@ def _late(request: Request) -> Response:
     shape, asked = _shape(request), request.query_params
     rows = _sources(request).views.late_rows(
         shape.name,
-        after=_integer("after", asked.get("after", "0"), smallest=0),
-        limit=_integer("limit", asked.get("limit", str(ROWS_DEFAULT)), smallest=1, largest=ROWS_MAX),
+        after=integer("after", asked.get("after", "0"), smallest=0),
+        limit=integer("limit", asked.get("limit", str(ROWS_DEFAULT)), smallest=1, largest=ROWS_MAX),
     )
     return JSONResponse({"view": shape.name, "rows": [describe_late(row) for row in rows]})
 
@@ -153,18 +157,29 @@ def _views(request: Request) -> Response:
     return JSONResponse({"views": read_views(_sources(request))})
 
 
-def _rows(request: Request) -> Response:
-    shape = _shape(request)
-    return JSONResponse(_read_rows(request, shape, request.query_params.getlist("key")))
+async def _rows(request: Request) -> Response:
+    return JSONResponse(await _read_rows(request, request.query_params.getlist("key")))
 
 
-def _rows_of_key(request: Request) -> Response:
-    shape = _shape(request)
+async def _rows_of_key(request: Request) -> Response:
     key = _key_segments(request)
-    found = _read_rows(request, shape, key)
+    found = await _read_rows(request, key)
     if not found["rows"]:
-        raise NotFoundError(f"view {shape.name!r} has no row whose key starts with {key!r}")
+        raise NotFoundError(f"view {found['view']!r} has no row whose key starts with {key!r}")
     return JSONResponse(found)
+
+
+async def _search(request: Request) -> Response:
+    if "q" not in request.query_params:
+        raise InvalidError("cannot search without words: give them as q, as in ?q=green+tea")
+    return JSONResponse(await _read_rows(request, request.query_params.getlist("key")))
+
+
+async def _subscribe(request: Request) -> Response:
+    shape = await run_in_threadpool(_shape, request)
+    token = request.headers.get("last-event-id", request.query_params.get("token"))
+    await run_in_threadpool(standing_at, _sources(request).views, token)  # It says so if that is no token.
+    return _event_stream(request.app.state.hub.subscribe(shape.name, token))
 
 
 async def _status_stream(request: Request) -> Response:
@@ -179,7 +194,7 @@ async def _changes(request: Request) -> Response:
     if asked is None:
         after = await run_in_threadpool(views.position, shape.name)
     else:
-        after = _integer("after", asked, smallest=0)
+        after = integer("after", asked, smallest=0)
     return _event_stream(follow_view(views, shape.name, after, request.app.state.closing))
 
 
@@ -200,38 +215,29 @@ def _shape(request: Request) -> ViewShape:
     return shapes[name]
 
 
-def _read_rows(request: Request, shape: ViewShape, key: Sequence[str]) -> dict[str, Any]:
+async def _read_rows(request: Request, key: Sequence[str]) -> dict[str, Any]:
+    shape = await run_in_threadpool(_shape, request)
     views, asked = _sources(request).views, request.query_params
-    # The position is read first: a change that falls between the two is then sent again to a follower, and
-    # applying it twice does no harm. The other way round it would be missed.
-    position = views.position(shape.name)
-    rows = views.rows(
-        shape.name,
-        key=key,
-        order_by=asked.get("order_by"),
-        descending=_boolean("descending", asked.get("descending", "false")),
-        limit=_integer("limit", asked.get("limit", str(ROWS_DEFAULT)), smallest=1, largest=ROWS_MAX),
-    )
-    return {"view": shape.name, "columns": describe_columns(shape), "rows": rows, "position": position}
+    await wait_until_seen(views, shape.name, asked, SystemClock())
+
+    def read() -> dict[str, Any]:
+        answer = views.ask(shape.name, question_of(shape, asked, key, views))
+        return {
+            "view": shape.name,
+            "columns": describe_columns(shape),
+            "rows": answer.rows,
+            "position": answer.position,
+            "token": answer.token,
+            "next": answer.next,
+        }
+
+    return await run_in_threadpool(read)
 
 
 def _key_segments(request: Request) -> list[str]:
     """The key's values, from the path as it was sent: decoded, a slash in a value would look like any."""
     segments: list[bytes] = request.scope["raw_path"].split(b"/")
     return [unquote(segment.decode("ascii")) for segment in segments[_KEY_SEGMENTS_FROM:]]
-
-
-def _integer(name: str, text: str, *, smallest: int, largest: int = 2**63 - 1) -> int:
-    # Checked for digits first, because int() also takes " 1", "+1" and "1_000".
-    if not (text.isascii() and text.isdigit() and smallest <= int(text) <= largest):
-        raise InvalidError(f"{name} must be a whole number from {smallest} to {largest}, not {text!r}")
-    return int(text)
-
-
-def _boolean(name: str, text: str) -> bool:
-    if text not in ("true", "false"):
-        raise InvalidError(f"{name} must be true or false, not {text!r}")
-    return text == "true"
 
 
 # -- answers -------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from headwater.change import Change
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 
 POLL_S = 0.2
 STATUS_EVERY_S = 1.0
@@ -42,7 +42,7 @@ class Step:
     events: bytes
 
 
-def encode_event(event: str, data: str, *, id: int | None = None) -> bytes:
+def encode_event(event: str, data: str, *, id: int | str | None = None) -> bytes:
     r"""Write one event; data of several lines becomes several `data:` lines, which the receiver joins again.
 
     >>> encode_event("note", "two\nlines", id=7)
@@ -54,16 +54,20 @@ def encode_event(event: str, data: str, *, id: int | None = None) -> bytes:
     return "\n".join([*head, f"event: {event}", *(f"data: {line}" for line in lines), "", ""]).encode()
 
 
-def encode_change(change: Change) -> bytes:
-    """Write a change of a view as an event."""
-    data = {
+def describe_change(change: Change) -> dict[str, Any]:
+    """A change of a view, as JSON has it."""
+    return {
         "op": change.op,
         "key": change.key,
         "before": change.before,
         "after": change.after,
         "position": change.position,
     }
-    return encode_event("change", _json(data), id=change.position)
+
+
+def encode_change(change: Change) -> bytes:
+    """Write a change of a view as an event."""
+    return encode_event("change", _json(describe_change(change)), id=change.position)
 
 
 def next_step(views: ViewStore, view: str, after: int) -> Step:

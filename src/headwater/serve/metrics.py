@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
 

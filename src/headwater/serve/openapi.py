@@ -26,16 +26,6 @@ def document(app: str) -> Json:
 
 
 def _operations() -> dict[str, Json]:
-    view = _parameter("view", "path", _TEXT, "the view's name")
-    page = [
-        _parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000}),
-        _parameter("order_by", "query", _TEXT, "a column; otherwise the order is that of the key"),
-        _parameter("descending", "query", {"type": "boolean", "default": False}),
-    ]
-    prefix = _parameter("key", "query", _list(_TEXT), "the first values of the key, in order; repeat it for each")
-    segments = _parameter("key", "path", _TEXT, "the first values of the key, one path segment each, encoded")
-    after = _parameter("after", "query", _COUNT, "the position to go on from; otherwise the current one")
-    last_id = _parameter("Last-Event-ID", "header", _COUNT, "as `after`, and stronger: sent by browsers")
     return {
         "/openapi.json": _get("This document", _json({"type": "object"})),
         "/status": _get("All there is to show of the app", _json(_ref("Status"))),
@@ -56,9 +46,44 @@ def _operations() -> dict[str, Json]:
             _parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": 300, "default": 300}),
         ),
         "/views": _get("The views and their shapes", _json(_object(views=_list(_ref("View"))))),
-        "/views/{view}/rows": _get("Rows of a view", _json(_ref("Rows")), view, prefix, *page),
+        **_view_operations(),
+    }
+
+
+def _view_operations() -> dict[str, Json]:
+    view = _parameter("view", "path", _TEXT, "the view's name")
+    as_of = _parameter("as_of", "query", _TEXT, "a position or a token: the rows as they were then")
+    page, fresh = _page_parameters(), _fresh_parameters()
+    prefix = _parameter("key", "query", _list(_TEXT), "the first values of the key, in order; repeat it for each")
+    segments = _parameter("key", "path", _TEXT, "the first values of the key, one path segment each, encoded")
+    after = _parameter("after", "query", _COUNT, "the position to go on from; otherwise the current one")
+    last_id = _parameter("Last-Event-ID", "header", _COUNT, "as `after`, and stronger: sent by browsers")
+    return {
+        "/views/{view}/rows": _get("Rows of a view", _json(_ref("Rows")), view, prefix, *page, as_of, *fresh),
         "/views/{view}/rows/{key}": _get(
-            "The rows of a key or of its first part", _json(_ref("Rows")), view, segments, *page
+            "The rows of a key or of its first part", _json(_ref("Rows")), view, segments, *page, as_of, *fresh
+        ),
+        "/views/{view}/search": _get(
+            "Rows with words in the columns that the view's `search` names, the best fitting first",
+            _json(_ref("Rows")),
+            view,
+            _parameter(
+                "q",
+                "query",
+                _TEXT,
+                '`green tea` both words, `"green tea"` one behind the other, `gree*` a beginning, `-decaf` none '
+                "of it, `tea OR coffee` one of them",
+            ),
+            prefix,
+            *page,
+            *fresh,
+        ),
+        "/views/{view}/subscribe": _get(
+            "The rows as `row` events between `reset` and `ready`, then every change as a `change` event",
+            _events(),
+            view,
+            _parameter("token", "query", _TEXT, "the `id` of the last event you have: only what came since"),
+            _parameter("Last-Event-ID", "header", _TEXT, "as `token`, and stronger: sent by browsers"),
         ),
         "/views/{view}/changes": _get(
             "The view's changes as they happen, as `change` events; `reset` says: read the rows again",
@@ -75,6 +100,39 @@ def _operations() -> dict[str, Json]:
             page[0],
         ),
     }
+
+
+def _page_parameters() -> list[Json]:
+    return [
+        _parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000}),
+        _parameter("order_by", "query", _TEXT, "columns, as `-revenue,product`; otherwise the order of the key"),
+        _parameter("descending", "query", {"type": "boolean", "default": False}, "the other way round"),
+        _parameter(
+            "where",
+            "query",
+            _list(_TEXT),
+            "what must hold, as `amount >= 10`; operators are `=` `!=` `<` `<=` `>` `>=`, `^=` (begins so) and "
+            "`in` with a list; `null` is no value; repeat it for each",
+        ),
+        _parameter("after", "query", _TEXT, "the `next` of the answer before: the rows behind those"),
+    ]
+
+
+def _fresh_parameters() -> list[Json]:
+    return [
+        _parameter(
+            "at_least",
+            "query",
+            _TEXT,
+            "wait until the view has seen it: a position, a token, or `TOPIC:PARTITION:OFFSET`, or several",
+        ),
+        _parameter(
+            "timeout",
+            "query",
+            {"type": "number", "minimum": 0, "maximum": 60, "default": 10},
+            "seconds to wait at the most; then the answer is 503",
+        ),
+    ]
 
 
 def _schemas() -> Json:
@@ -146,6 +204,9 @@ def _app_schemas() -> Json:
             columns=columns,
             rows=_COUNT,
             position=_COUNT,
+            indexes=_list(_list(_TEXT)),
+            search=_list(_TEXT),
+            history=_COUNT,
             lateRows=_COUNT,
             lateRowsWaiting=_COUNT,
         ),
@@ -162,7 +223,14 @@ def _app_schemas() -> Json:
             row={"type": "object"},
             reprocessed={"type": "boolean"},
         ),
-        "Rows": _object(view=_TEXT, columns=columns, rows=_list({"type": "object"}), position=_COUNT),
+        "Rows": _object(
+            view=_TEXT,
+            columns=columns,
+            rows=_list({"type": "object"}),
+            position=_COUNT,
+            token=_TEXT,
+            next={"type": ["string", "null"]},
+        ),
         "Change": _object(
             op={"enum": ["c", "u", "d"]}, key=_list({}), before=_MAYBE_ROW, after=_MAYBE_ROW, position=_COUNT
         ),

@@ -14,8 +14,8 @@ from headwater.serve.rates import TopicRate, TopicRates
 from headwater.store.columns import instant_text
 from headwater.store.facts import FACTS_KEPT, Fact, FactStore
 from headwater.store.late import LateRow
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import ViewShape
+from headwater.store.views import ViewStore
 
 HISTORY_KEPT = 60
 
@@ -152,12 +152,16 @@ def _group(group: GroupLag) -> Json:
 
 
 def _view(shape: ViewShape, views: ViewStore, late: tuple[int, int]) -> Json:
+    how = views.access(shape.name)
     return {
         "name": shape.name,
         "key": list(shape.key),
         "columns": describe_columns(shape),
         "rows": views.count(shape.name),
         "position": views.position(shape.name),
+        "indexes": [list(columns) for columns in how.indexes],
+        "search": list(how.search),
+        "history": how.history,
         "lateRows": late[0],
         "lateRowsWaiting": late[1],
     }

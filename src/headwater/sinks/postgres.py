@@ -11,32 +11,22 @@ guards the rows; see docs/decisions/0050.
     headwater_progress   target -> query, run, batch, epoch, past     in the schema of the table
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
+from headwater.errors import ConflictError, InvalidError
+from headwater.postgresql import connect, explained
 from headwater.sink import Batch, Guarantee, Stream
 from headwater.sinks import postgres_table as tables
 from headwater.sinks.folding import fold
 from headwater.sinks.postgres_copy import csv_blocks
-from headwater.sinks.postgres_errors import explain
 from headwater.sinks.progress import Progress, Step, advance, fenced, judge
 
 if TYPE_CHECKING:
     import psycopg
     from psycopg.sql import Composed
-
-_CONNECT_S = 10
-_LOCK_WAIT = "10s"
-"""How long to wait for another writer's commit; longer, and the query tries again later."""
-_SILENT_CLIENT = "60s"
-"""After this the server ends a transaction whose writer says nothing: its machine has gone."""
-_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""The same in the middle of a COPY, and for us when the server's machine has gone; the default is hours."""
 
 _PUTS, _DELETES = "headwater_puts", "headwater_deletes"
 
@@ -61,27 +51,13 @@ class Postgres:
         """Connect, make or check the table, and fence every writer opened before."""
         target = tables.parse_name(self.table)
         tables.check_stream(stream, self.table)
-        connection = self._connect(stream)
+        connection = connect(self.dsn, for_whom=repr(stream.query))
         try:
-            with _explained(f"open table {self.table!r} for {stream.query!r}"), connection.transaction():
+            with explained(f"open table {self.table!r} for {stream.query!r}"), connection.transaction():
                 return PostgresWriter(connection, stream, self.table, _take_over(connection, stream, target))
         except BaseException:
             connection.close()
             raise
-
-    def _connect(self, stream: Stream) -> "psycopg.Connection[tuple[Any, ...]]":
-        try:
-            import psycopg
-        except ImportError as error:
-            raise InvalidError(
-                f"cannot write {stream.query!r} to PostgreSQL: the driver psycopg is not installed",
-                hint="pip install 'headwater[postgres]'",
-            ) from error
-        name = f"headwater {stream.query}"[:63]
-        options = {"application_name": name, "connect_timeout": _CONNECT_S, **_KEEPALIVES}
-        with _explained(f"connect to PostgreSQL for {stream.query!r}"):
-            connection = psycopg.connect(self.dsn, autocommit=True, **options)  # type: ignore[arg-type]
-        return connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +70,6 @@ class _Opened:
 
 def _take_over(connection: Any, stream: Stream, target: tables.TableName) -> _Opened:
     """Make or check the tables, and raise the epoch."""
-    for setting, value in (
-        ("lock_timeout", _LOCK_WAIT),
-        ("idle_in_transaction_session_timeout", _SILENT_CLIENT),
-        *((f"tcp_{name}", str(value)) for name, value in _KEEPALIVES.items()),
-        ("client_encoding", "UTF8"),
-        ("timezone", "UTC"),
-    ):
-        connection.execute("select set_config(%s, %s, false)", (setting, value))
-    # Spark forgets a batch when we say that it is there: it must be on the disk by then.
-    connection.execute("select set_config('synchronous_commit', 'local', false) "
-                       "where current_setting('synchronous_commit') = 'off'")  # fmt: skip
     # Two that create the same table at the same time would fail on names in the catalog.
     connection.execute("select pg_advisory_xact_lock(hashtext('headwater_progress'))")
     target = tables.resolve(connection, target)
@@ -146,7 +111,7 @@ class PostgresWriter:
         """Write the batch in one transaction; False if it is there already."""
         rows = batch.rows.cast(self._stream.schema)
         attempt = f"write batch {batch.number} of {self._stream.query!r} to {self._place}"
-        with _explained(attempt), self._connection.transaction():
+        with explained(attempt), self._connection.transaction():
             progress = self._lock()
             step = judge(progress, batch, self._stream, self._place)
             if step is Step.SKIP:
@@ -197,21 +162,6 @@ class PostgresWriter:
 
     def _copy(self, statement: "Composed", rows: pa.Table, attempt: str) -> None:
         # Explained here, where it is known which row is in the line that the server names.
-        with _explained(attempt, rows), self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+        with explained(attempt, rows), self._connection.cursor() as cursor, cursor.copy(statement) as copy:
             for block in csv_blocks(rows):
                 copy.write(block)
-
-
-@contextmanager
-def _explained(attempt: str, rows: pa.Table | None = None) -> Iterator[None]:
-    """Raise what the driver raises as an error of ours."""
-    import psycopg
-
-    try:
-        yield
-    except HeadwaterError:
-        raise
-    except psycopg.Error as error:
-        raise explain(error, attempt, rows) from error
-    except (OSError, EOFError) as error:
-        raise UnavailableError(f"cannot {attempt}: {error}") from error

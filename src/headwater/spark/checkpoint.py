@@ -135,8 +135,10 @@ def _numbers(folder: Path) -> set[int]:
 def _read_offsets(path: Path) -> Offsets:
     offsets: Offsets = {}
     for line in path.read_text().splitlines()[2:]:
-        if line.strip() != NO_OFFSET:
-            for partition, offset in from_json(json.loads(line)).items():
+        found = None if line.strip() == NO_OFFSET else json.loads(line)
+        # A function may also read what is not the log; then the line is what that source calls an offset.
+        if isinstance(found, dict) and all(isinstance(each, dict) for each in found.values()):
+            for partition, offset in from_json(found).items():
                 # A topic that a function reads twice has two lines, which go the same way.
                 offsets[partition] = max(offset, offsets.get(partition, 0))
     return offsets

@@ -23,7 +23,7 @@ from headwater.errors import ConflictError
 from headwater.process.windowing import CHANGE
 from headwater.sink import Stream
 from headwater.spark.building import APPEND, UPDATE, Plan, plan_query, read_stream
-from headwater.spark.checkpoint import check_checkpoint
+from headwater.spark.checkpoint import check_checkpoint, last_done, run_of
 from headwater.spark.definition import check_definition, keep_partitions, read_definition, write_definition
 from headwater.spark.exclusions import Exclusions, exclusions_of
 from headwater.spark.failures import Failure
@@ -37,8 +37,8 @@ from headwater.spark.watching import Watch
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.generations import Generation, Generations
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import ViewShape
+from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
+from headwater.store.views import ViewStore
 
 VIEW_TRIGGER = "500 milliseconds"
 DEAD_LETTER_TRIGGER = "2 seconds"
@@ -227,8 +227,12 @@ class Pipeline:
             sink.open()
             return sink
         assert isinstance(query, View)
-        self._store.declare(_shape(query, plan.rows))
-        return view_sink(self._store, query, spool, self._watch.tell_operators, continues=continues)
+        checkpoint = self._checkpoint((generation or self._generations.current(query.name)).name)
+        _check_store(self._store, query, checkpoint)
+        self._store.declare(_shape(query, plan.rows), _access(query))
+        return view_sink(
+            self._store, query, spool, self._watch.tell_operators, checkpoint=checkpoint, continues=continues
+        )
 
     def _start(self, plan: Plan, sink: BatchFunction, generation: Generation | None = None) -> None:
         name = plan.query.name
@@ -266,6 +270,22 @@ def _shape(view: View, rows: DataFrame) -> ViewShape:
             Column(f.name, f.dataType.simpleString()) for f in rows.schema.fields if f.name not in BESIDE_ROWS
         ),
     )
+
+
+def _check_store(store: ViewStore, view: View, checkpoint: Path) -> None:
+    """A query that goes on behind batches that are in no store would leave a view with holes."""
+    progress = store.progress(view.name)
+    if last_done(checkpoint) >= 0 and (progress is None or progress.run != run_of(checkpoint)):
+        raise ConflictError(
+            f"cannot continue view {view.name!r}: its checkpoint has batches of which the store at "
+            f"{store.reading().place} knows nothing; they went to another one",
+            hint=f"name the store that has them, or compute it anew: headwater rebuild {view.name} --from start",
+        )
+
+
+def _access(view: View) -> Access:
+    kept = CHANGES_KEPT if view.history is None else view.history
+    return Access(indexes=view.indexes, search=view.search, history=kept)
 
 
 def _arrow_schema(rows: DataFrame) -> pa.Schema:

@@ -19,7 +19,7 @@ from headwater.spark.operators import WINDOW
 from headwater.spark.sink import signs_of
 from headwater.store.columns import instant_text
 from headwater.store.late import LateRow
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 
 _PAGE = 10_000
 

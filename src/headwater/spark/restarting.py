@@ -7,7 +7,7 @@ from headwater.errors import ConflictError
 from headwater.spark.checkpoint import begun_batch, last_done, offsets_behind, run_of
 from headwater.spark.offsets import to_json
 from headwater.store.generations import Generations
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 
 
 def restart_from_start(store: ViewStore, checkpoints: Path, query: str) -> None:

@@ -6,6 +6,7 @@ letter says which record it was, so after a crash what was written of the batch 
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +18,13 @@ from headwater.errors import UnavailableError
 from headwater.process.windowing import CHANGE
 from headwater.record import Record, TopicPartition
 from headwater.sink import Batch, Stream, Writer
+from headwater.spark.checkpoint import offsets_behind
 from headwater.spark.inputs import SOURCE, WATERMARK
+from headwater.spark.offsets import to_json
 from headwater.spark.rows import explain_misfit
 from headwater.spark.spool import Spool, summarize_operators
-from headwater.store.sqlite import ViewStore
 from headwater.store.tables import Progress
+from headwater.store.views import ViewStore
 from headwater.transmit.batch import decode_batch, encode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.letters import ORIGIN_HEADERS, letter_headers
@@ -37,16 +40,33 @@ _BATCH_RECORDS = 500
 
 
 def view_sink(
-    store: ViewStore, view: View, spool: Spool, note: NoteFacts, *, continues: str | None = None
+    store: ViewStore,
+    view: View,
+    spool: Spool,
+    note: NoteFacts,
+    *,
+    checkpoint: Path,
+    continues: str | None = None,
 ) -> BatchFunction:
-    """Upsert each batch into the view, its late rows into the ledger, and note what its operators said."""
+    """Upsert each batch into the view, its late rows into the ledger, and note what its operators said.
+
+    How far the batch has read is in the checkpoint before it runs; it is kept with the rows, so that readers can
+    wait until the view has seen a record.
+    """
 
     def write(rows: DataFrame, batch: int) -> None:
         table = rows.toArrow()  # The steps run now, and leave their files.
         run = _run_of(rows)
         late_rows, signs = spool.late(run, batch), signs_of(table)
         store.commit_rows(
-            view.name, table, run=run, batch=batch, late_rows=late_rows, signs=signs, continues=continues
+            view.name,
+            table,
+            run=run,
+            batch=batch,
+            late_rows=late_rows,
+            signs=signs,
+            continues=continues,
+            offsets=to_json(offsets_behind(checkpoint, batch)),
         )
         _note_operators(view, spool, note, run, batch)
 

@@ -10,10 +10,11 @@ Every kept value is text, integer, real or null:
 Column types go by Spark's names (`string`, `double`, `struct<...>`), since that is where they come from.
 """
 
+import base64
 import json
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -55,7 +56,7 @@ def encode_column(values: pa.ChunkedArray) -> list[Value]:
 
 def decode_value(column: Column, value: Value) -> Any:
     """Give a kept value back as JSON can carry it: finite numbers, text, lists and objects."""
-    if isinstance(value, float) and math.isinf(value):
+    if isinstance(value, float):
         return finite(value)
     if value is not None and column.type == "boolean":
         return bool(value)
@@ -66,28 +67,84 @@ def decode_value(column: Column, value: Value) -> Any:
 
 def parse_value(column: Column, text: str) -> Value:
     """Read a value that a person typed (a command line, an address) as the column keeps it."""
+    return literal(column.name, column.type, text)
+
+
+def literal(name: str, kind: str, value: Any) -> Value:
+    """A value to compare a column with, as it is kept; text is read as a person types it.
+
+    A decimal becomes a number, as which decimals are compared (`statements.expression`).
+    """
     try:
-        if column.type in _INTEGERS:
-            return _integer(text)
-        if column.type in ("float", "double"):
-            return "NaN" if math.isnan(float(text)) else float(text)
-        if column.type == "boolean":
-            return {"false": 0, "true": 1}[text.lower()]
-        if column.type == "timestamp":
-            return time_text(datetime.fromisoformat(text).astimezone(UTC))
-    except (ValueError, KeyError):
-        raise InvalidError(f"cannot look up {column.name} = {text!r}: the column is {column.type}") from None
-    return text
+        return None if value is None else _literal(kind, value)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        raise InvalidError(f"cannot look up {name} = {value!r}: the column is {kind}") from None
+
+
+def struct_fields(kind: str) -> dict[str, str]:
+    """The fields of a struct and their types; none for any other type.
+
+    >>> struct_fields("struct<start:timestamp,at:struct<x:int,y:int>>")
+    {'start': 'timestamp', 'at': 'struct<x:int,y:int>'}
+    """
+    if not kind.startswith("struct<"):
+        return {}
+    parts, depth = [""], 0
+    for character in kind.removeprefix("struct<")[:-1]:
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return {name: field for name, _, field in (part.partition(":") for part in parts)}
+
+
+def _literal(kind: str, value: Any) -> Value:
+    if kind in _INTEGERS:
+        return _integer(value)
+    if kind in ("float", "double") or kind.startswith("decimal"):
+        number = float(value)
+        return "NaN" if math.isnan(number) else number
+    if kind == "boolean":
+        return int(value) if isinstance(value, bool) else {"false": 0, "true": 1}[value.lower()]
+    if kind == "timestamp":
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return time_text(moment.astimezone(UTC))
+    if kind == "timestamp_ntz":
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return time_text(moment.replace(tzinfo=None))
+    if kind == "date":
+        return (date.fromisoformat(value) if isinstance(value, str) else value).isoformat()
+    if kind == "binary" and isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if kind.startswith(("struct", "array", "map")):
+        return json_text(_nested(kind, json.loads(value) if isinstance(value, str) else value))
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _nested(kind: str, value: Any) -> Any:
+    """A nested value with its fields in the order and the form in which it is kept."""
+    fields = struct_fields(kind)
+    if value is None or not fields:
+        return _plain(kind, value)
+    unknown = value.keys() - fields
+    if unknown:
+        raise ValueError(unknown)
+    return {name: _nested(field, value[name]) for name, field in fields.items()}
+
+
+def _plain(kind: str, value: Any) -> Any:
+    if value is None or kind.startswith(("array", "map", "decimal", "boolean")):
+        return value
+    kept = _literal(kind, value)
+    return finite(kept) if isinstance(kept, float) else kept
 
 
 def instant_text(micros: int) -> str:
     """A moment, in microseconds since 1970, as a view's rows write it."""
     return time_text(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))
-
-
-def sorting(column: Column) -> str:
-    """The SQL expression by which a column's values sort as they should; `?` stands for the column."""
-    return "cast(? as real)" if column.type.startswith("decimal") else "?"
 
 
 def _timestamps(values: pa.ChunkedArray) -> list[Value]:
@@ -96,8 +153,10 @@ def _timestamps(values: pa.ChunkedArray) -> list[Value]:
     return pc.strftime(micros, format=TIME_FORMAT + zone).to_pylist()  # type: ignore[no-any-return]
 
 
-def _integer(text: str) -> int:
-    value = int(text)
+def _integer(given: str | int) -> int:
+    if not isinstance(given, str | int) or isinstance(given, bool):
+        raise TypeError
+    value = int(given)
     if abs(value) > _INTEGER_MAX:
         raise ValueError
     return value

@@ -11,22 +11,22 @@ While it is being computed, a generation's rows are in a view of their own, `nam
 """
 
 import json
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater.store import late, tables
+from headwater.store.engine import Db
 
 if TYPE_CHECKING:
-    from headwater.store.sqlite import ViewStore
+    from headwater.store.views import ViewStore
 
-SCHEMA = """
-create table if not exists headwater_generations (
-    query text primary key, number integer not null, continues text, starting text);
-create table if not exists headwater_rebuilds (
-    view text primary key, number integer not null);
-"""
+SCHEMA = (
+    """create table if not exists headwater_generations (
+    query text primary key, number integer not null, continues text, starting text)""",
+    """create table if not exists headwater_rebuilds (
+    view text primary key, number integer not null)""",
+)
 
 MARK = "@"
 """Between a name and a generation's number; no name of a user's has it."""
@@ -83,7 +83,11 @@ class Generations:
         with self._store.writing() as db:
             found = db.execute("select number from headwater_rebuilds where view = ?", (view,)).fetchone()
             number = found[0] if found else _next_number(db, view)
-            db.execute("insert or replace into headwater_rebuilds values (?, ?)", (view, number))
+            db.execute(
+                "insert into headwater_rebuilds values (?, ?) on conflict (view) do update set "
+                "number = excluded.number",
+                (view, number),
+            )
             return Generation(query=view, number=number)
 
     def drop_rebuild(self, view: str) -> None:
@@ -112,7 +116,7 @@ class Generations:
             db.execute("delete from headwater_rebuilds where view = ?", (view,))
 
 
-def _current(db: sqlite3.Connection, query: str) -> Generation:
+def _current(db: Db, query: str) -> Generation:
     found = db.execute(
         "select number, continues, starting from headwater_generations where query = ?", (query,)
     ).fetchone()
@@ -122,9 +126,10 @@ def _current(db: sqlite3.Connection, query: str) -> Generation:
     return Generation(query=query, number=found[0], continues=found[1], starting=starting)
 
 
-def _set_current(db: sqlite3.Connection, generation: Generation) -> None:
+def _set_current(db: Db, generation: Generation) -> None:
     db.execute(
-        "insert or replace into headwater_generations values (?, ?, ?, ?)",
+        "insert into headwater_generations values (?, ?, ?, ?) on conflict (query) do update set "
+        "number = excluded.number, continues = excluded.continues, starting = excluded.starting",
         (
             generation.query,
             generation.number,
@@ -134,7 +139,7 @@ def _set_current(db: sqlite3.Connection, generation: Generation) -> None:
     )
 
 
-def _drop_rebuild(db: sqlite3.Connection, view: str) -> None:
+def _drop_rebuild(db: Db, view: str) -> None:
     found = db.execute("select number from headwater_rebuilds where view = ?", (view,)).fetchone()
     if found:
         shadow = Generation(query=view, number=found[0]).name
@@ -143,6 +148,6 @@ def _drop_rebuild(db: sqlite3.Connection, view: str) -> None:
     db.execute("delete from headwater_rebuilds where view = ?", (view,))
 
 
-def _next_number(db: sqlite3.Connection, query: str) -> int:
+def _next_number(db: Db, query: str) -> int:
     asked = db.execute("select number from headwater_rebuilds where view = ?", (query,)).fetchone()
     return max(_current(db, query).number, asked[0] if asked else 0) + 1

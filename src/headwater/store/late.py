@@ -5,19 +5,19 @@ in its window or in the ledger, never in both and never in neither, whatever is 
 """
 
 import json
-import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SCHEMA = """
-create table if not exists headwater_late (
-    view text not null, number integer not null, batch integer not null, operator text not null,
-    key text not null, window_start integer, window_end integer, event_time integer,
-    late_by integer, reason text not null, last_pane integer, row text not null,
-    reprocessed integer not null default 0,
-    primary key (view, number)) without rowid;
-"""
+from headwater.store.engine import Db
+
+SCHEMA = (
+    """create table if not exists headwater_late (
+    view text not null, number bigint not null, batch bigint not null, operator text not null,
+    key text not null, window_start bigint, window_end bigint, event_time bigint, late_by bigint,
+    reason text not null, last_pane bigint, row text not null,
+    reprocessed integer not null default 0, primary key (view, number))""",
+)
 
 _COLUMNS = """
     number, batch, operator, key, window_start, window_end, event_time, late_by, reason, last_pane, row,
@@ -48,18 +48,20 @@ class LateRow:
     reprocessed: bool = False
 
 
-def allow_nulls(db: sqlite3.Connection) -> None:
-    """Mend a ledger of an earlier version, which could not have a row without window or time."""
+def allow_nulls(db: Db) -> None:
+    """Mend a ledger of an earlier version, in SQLite, which could not have a row without window or time."""
     columns = db.execute("pragma table_info(headwater_late)").fetchall()
     if any(name == "window_start" and not_null for _, name, _, not_null, *_ in columns):
-        db.executescript(
-            "begin immediate; alter table headwater_late rename to headwater_late_before;"
-            f"{SCHEMA} insert into headwater_late select * from headwater_late_before;"
-            "drop table headwater_late_before; commit;"
-        )
+        for statement in (
+            "alter table headwater_late rename to headwater_late_before",
+            *SCHEMA,
+            "insert into headwater_late select * from headwater_late_before",
+            "drop table headwater_late_before",
+        ):
+            db.execute(statement)
 
 
-def add_late(db: sqlite3.Connection, view: str, batch: int, rows: Iterable[LateRow]) -> None:
+def add_late(db: Db, view: str, batch: int, rows: Iterable[LateRow]) -> None:
     """Append the late rows of a batch, in the caller's transaction."""
     last = db.execute("select max(number) from headwater_late where view = ?", (view,)).fetchone()[0] or 0
     db.executemany(
@@ -74,17 +76,17 @@ def add_late(db: sqlite3.Connection, view: str, batch: int, rows: Iterable[LateR
     )
 
 
-def clear_late(db: sqlite3.Connection, view: str) -> None:
+def clear_late(db: Db, view: str) -> None:
     """Forget a view's late rows: it starts anew, and what was late may not be late again."""
     db.execute("delete from headwater_late where view = ?", (view,))
 
 
-def rename_late(db: sqlite3.Connection, view: str, name: str) -> None:
+def rename_late(db: Db, view: str, name: str) -> None:
     """Make a view's late rows those of another, which has none."""
     db.execute("update headwater_late set view = ? where view = ?", (name, view))
 
 
-def read_late(db: sqlite3.Connection, view: str, *, after: int, limit: int) -> list[LateRow]:
+def read_late(db: Db, view: str, *, after: int, limit: int) -> list[LateRow]:
     """The late rows of a view behind a number, in the order they came."""
     found = db.execute(
         f"select {_COLUMNS} from headwater_late where view = ? and number > ? order by number limit ?",
@@ -93,7 +95,7 @@ def read_late(db: sqlite3.Connection, view: str, *, after: int, limit: int) -> l
     return [_row(*values) for values in found]
 
 
-def count_late(db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+def count_late(db: Db) -> dict[str, tuple[int, int]]:
     """For each view with late rows: how many there are, and how many of them are still to be reprocessed."""
     found = db.execute(
         "select view, count(*), sum(1 - reprocessed) from headwater_late group by view order by view"
@@ -101,7 +103,7 @@ def count_late(db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
     return {view: (total, waiting) for view, total, waiting in found}
 
 
-def mark_reprocessed(db: sqlite3.Connection, view: str, numbers: Sequence[int]) -> None:
+def mark_reprocessed(db: Db, view: str, numbers: Sequence[int]) -> None:
     """Note that the windows of these rows have been computed again, with them."""
     db.executemany(
         "update headwater_late set reprocessed = 1 where view = ? and number = ?", ((view, n) for n in numbers)

@@ -1,38 +1,26 @@
 """The tables behind the views, inside a transaction that somebody else holds: shapes, rows, changes, progress."""
 
 import json
-import sqlite3
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from headwater.change import Change, Op
 from headwater.errors import InvalidError
-from headwater.store import late
+from headwater.jsonvalues import finite
+from headwater.store import access, late
 from headwater.store.columns import Column, Value, decode_value, encode_column
+from headwater.store.engine import Db
+from headwater.store.shapes import ViewShape
+from headwater.store.statements import columns_of, quote, table_of
 
-CHANGES_KEPT = 10_000
-"""Enough for a browser tab to come back after minutes and miss nothing; older followers start from the rows."""
+OFFSETS = "offsets"
+"""In the note of a query's progress: how far it has read, `{"orders": {"0": 18}}`, the next offset each."""
 
 _KEYS_PER_SELECT = 500  # stays below SQLite's oldest limit of 999 variables
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewShape:
-    """What a view looks like: its name, its key columns in order, and all its columns."""
-
-    name: str
-    key: tuple[str, ...]
-    columns: tuple[Column, ...]
-
-    def column(self, name: str) -> Column:
-        for column in self.columns:
-            if column.name == name:
-                return column
-        names = ", ".join(c.name for c in self.columns)
-        raise InvalidError(f"view {self.name!r} has no column {name!r}; it has: {names}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +32,15 @@ class Progress:
     note: dict[str, Any]
 
 
-def shape_of(db: sqlite3.Connection, view: str) -> ViewShape:
+def shape_of(db: Db, view: str) -> ViewShape:
     shape = shape_or_none(db, view)
     if shape is None:
         names = [name for (name,) in db.execute("select name from headwater_views order by name")]
-        file = db.execute("pragma database_list").fetchone()[2]
-        raise InvalidError(f"there is no view {view!r} in {file!r}; it has: {', '.join(names) or 'none yet'}")
+        raise InvalidError(f"there is no view {view!r} in {db.place}; it has: {', '.join(names) or 'none yet'}")
     return shape
 
 
-def shape_or_none(db: sqlite3.Connection, view: str) -> ViewShape | None:
+def shape_or_none(db: Db, view: str) -> ViewShape | None:
     found = db.execute("select key, columns from headwater_views where name = ?", (view,)).fetchone()
     if found is None:
         return None
@@ -61,32 +48,34 @@ def shape_or_none(db: sqlite3.Connection, view: str) -> ViewShape | None:
     return ViewShape(name=view, key=tuple(key), columns=tuple(Column(*c) for c in columns))
 
 
-def progress_of(db: sqlite3.Connection, query: str) -> Progress | None:
+def progress_of(db: Db, query: str) -> Progress | None:
     found = db.execute("select run, batch, note from headwater_progress where query = ?", (query,)).fetchone()
     return found and Progress(run=found[0], batch=found[1], note=json.loads(found[2] or "{}"))
 
 
-def set_progress(db: sqlite3.Connection, query: str, progress: Progress) -> None:
+def set_progress(db: Db, query: str, progress: Progress) -> None:
     db.execute(
-        "insert or replace into headwater_progress values (?, ?, ?, ?)",
+        "insert into headwater_progress values (?, ?, ?, ?) on conflict (query) do update set "
+        "run = excluded.run, batch = excluded.batch, note = excluded.note",
         (query, progress.run, progress.batch, json.dumps(progress.note)),
     )
 
 
-def position_of(db: sqlite3.Connection, view: str) -> int:
+def position_of(db: Db, view: str) -> int:
     found = db.execute("select max(position) from headwater_changes where view = ?", (view,)).fetchone()[0]
     return int(found or 0)
 
 
-def clear(db: sqlite3.Connection, shape: ViewShape, position: int) -> int:
+def clear(db: Db, shape: ViewShape, position: int) -> int:
     """Delete every row, as changes, so that whoever follows the view sees it happen."""
     found = db.execute(f"select _key, {columns_of(shape)} from {table_of(shape.name)} order by _key").fetchall()
     db.execute(f"delete from {table_of(shape.name)}")
+    access.forget_words(db, shape.name)
     return _note_changes(db, shape.name, [(Op.DELETE, row[0], row[1:], None) for row in found], position)
 
 
 def upsert(
-    db: sqlite3.Connection,
+    db: Db,
     shape: ViewShape,
     rows: "dict[str, tuple[Value, ...] | TakenBack]",
     position: int,
@@ -101,18 +90,20 @@ def upsert(
         elif known != row:
             changes.append((Op.INSERT if known is None else Op.UPDATE, key, known, row))
     marks = ", ".join("?" * (len(shape.columns) + 1))
+    sets = ", ".join(f"{quote(c.name)} = excluded.{quote(c.name)}" for c in shape.columns)
     db.executemany(
-        f"insert or replace into {table_of(shape.name)} values ({marks})",
+        f"insert into {table_of(shape.name)} values ({marks}) on conflict (_key) do update set {sets}",
         ((key, *after) for _, key, _, after in changes if after is not None),
     )
     db.executemany(
         f"delete from {table_of(shape.name)} where _key = ?",
         ((key,) for _, key, _, after in changes if after is None),
     )
+    access.note_words(db, shape, changes)
     _note_changes(db, shape.name, changes, position)
 
 
-def _known_rows(db: sqlite3.Connection, shape: ViewShape, keys: list[str]) -> dict[str, tuple[Value, ...]]:
+def _known_rows(db: Db, shape: ViewShape, keys: list[str]) -> dict[str, tuple[Value, ...]]:
     known: dict[str, tuple[Value, ...]] = {}
     for start in range(0, len(keys), _KEYS_PER_SELECT):
         some = keys[start : start + _KEYS_PER_SELECT]
@@ -125,7 +116,7 @@ def _known_rows(db: sqlite3.Connection, shape: ViewShape, keys: list[str]) -> di
 
 
 def _note_changes(
-    db: sqlite3.Connection,
+    db: Db,
     view: str,
     changes: "Sequence[_RowChange]",
     position: int,
@@ -133,29 +124,40 @@ def _note_changes(
     db.executemany(
         "insert into headwater_changes values (?, ?, ?, ?, ?, ?)",
         (
-            (view, position + n, op, key, before and json.dumps(before), after and json.dumps(after))
+            (view, position + n, op, key, _row_text(before), _row_text(after))
             for n, (op, key, before, after) in enumerate(changes, 1)
         ),
     )
     last = position + len(changes)
-    db.execute("delete from headwater_changes where view = ? and position <= ?", (view, last - CHANGES_KEPT))
+    kept = access.history_of(db, view)
+    db.execute("delete from headwater_changes where view = ? and position <= ?", (view, last - kept))
     return last
 
 
-def create(db: sqlite3.Connection, shape: ViewShape) -> None:
+def _row_text(row: tuple[Value, ...] | None) -> str | None:
+    """A row as a list in JSON, which has no infinity."""
+    if row is None:
+        return None
+    return json.dumps([finite(v) if isinstance(v, float) and math.isinf(v) else v for v in row])
+
+
+def create(db: Db, shape: ViewShape) -> None:
     """Make an empty view."""
-    db.execute(f"create table {table_of(shape.name)} (_key text primary key, {columns_of(shape)}) without rowid")
-    _create_index(db, shape)
+    columns = ", ".join(f"{quote(c.name)} {db.dialect.column_type(c.type)}".rstrip() for c in shape.columns)
+    key = f"_key {db.dialect.key_type} primary key"
+    db.execute(f"create table {table_of(shape.name)} ({key}, {columns}) {db.dialect.table_options}")
     db.execute(
         "insert into headwater_views values (?, ?, ?)",
         (shape.name, json.dumps(shape.key), json.dumps([[c.name, c.type] for c in shape.columns])),
     )
+    access.raise_version(db)
 
 
-def forget(db: sqlite3.Connection, view: str) -> None:
+def forget(db: Db, view: str) -> None:
     """Let go of a view as if it had never been there, but for the position it had come to."""
     if shape_or_none(db, view) is None:
         return
+    access.drop(db, view)
     db.execute(f"drop table {table_of(view)}")
     db.execute("delete from headwater_views where name = ?", (view,))
     last = position_of(db, view)
@@ -164,15 +166,16 @@ def forget(db: sqlite3.Connection, view: str) -> None:
     db.execute("insert into headwater_changes values (?, ?, ?, '[]', null, null)", (view, last + 1, Op.DELETE))
     db.execute("delete from headwater_progress where query = ?", (view,))
     late.clear_late(db, view)
+    access.raise_version(db)
 
 
-def rename(db: sqlite3.Connection, view: str, name: str) -> None:
+def rename(db: Db, view: str, name: str) -> None:
     """Give a view's rows another name, under which there must be none."""
-    shape = replace(shape_of(db, view), name=name)
+    shape_of(db, view)
     db.execute(f"alter table {table_of(view)} rename to {table_of(name)}")
-    db.execute(f"drop index {quote('by_key_' + view)}")
-    _create_index(db, shape)
     db.execute("update headwater_views set name = ? where name = ?", (name, view))
+    access.rename(db, view, name)
+    access.raise_version(db)
 
 
 _RowChange = tuple[Op, str, tuple[Value, ...] | None, tuple[Value, ...] | None]
@@ -235,11 +238,6 @@ def decode_change(shape: ViewShape, position: int, op: str, before: str | None, 
     )
 
 
-def _create_index(db: sqlite3.Connection, shape: ViewShape) -> None:
-    key = ", ".join(quote(name) for name in shape.key)
-    db.execute(f"create index {quote('by_key_' + shape.name)} on {table_of(shape.name)} ({key})")
-
-
 def check_names(shape: ViewShape) -> None:
     """SQLite does not tell upper from lower case, and one column's name is ours."""
     seen = {"_key": "_key"}
@@ -254,15 +252,3 @@ def check_names(shape: ViewShape) -> None:
 def describe(shape: ViewShape) -> str:
     columns = ", ".join(f"{c.name} {c.type}" for c in shape.columns)
     return f"({columns}) by key ({', '.join(shape.key)})"
-
-
-def table_of(view: str) -> str:
-    return quote("view_" + view)
-
-
-def columns_of(shape: ViewShape) -> str:
-    return ", ".join(quote(c.name) for c in shape.columns)
-
-
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

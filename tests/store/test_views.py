@@ -2,20 +2,21 @@
 
 import datetime as dt
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.change import Op
 from headwater.errors import ConflictError, InvalidError
-from headwater.store import tables
 from headwater.store.columns import Column
-from headwater.store.sqlite import ViewStore
-from headwater.store.tables import Progress, ViewShape
+from headwater.store.shapes import Access, ViewShape
+from headwater.store.tables import Progress
+from headwater.store.views import ViewStore
 
 TOTALS = ViewShape(
     name="totals", key=("product",), columns=(Column("product", "string"), Column("total", "double"))
@@ -23,8 +24,8 @@ TOTALS = ViewShape(
 INSTANT = pa.timestamp("us", tz="UTC")
 
 
-def open_store(folder: Path, shape: ViewShape = TOTALS) -> ViewStore:
-    store = ViewStore(folder / "views.db")
+def opened(place: Path | str, open_store: Callable[..., ViewStore], shape: ViewShape = TOTALS) -> ViewStore:
+    store = open_store(place)
     store.declare(shape)
     return store
 
@@ -42,37 +43,37 @@ def as_mapping(rows: list[dict[str, Any]]) -> dict[Any, Any]:
     return {row["product"]: row["total"] for row in rows}
 
 
-def test_rows_are_replaced_by_key(tmp_path):
-    store = open_store(tmp_path)
+def test_rows_are_replaced_by_key(place, open_store):
+    store = opened(place, open_store)
     assert store.commit_rows("totals", totals(("tea", 1.0), ("coffee", 2.0)), run="r", batch=0)
     assert store.commit_rows("totals", totals(("tea", 5.0)), run="r", batch=1)
     assert as_mapping(store.rows("totals")) == {"coffee": 2.0, "tea": 5.0}
     assert (store.count("totals"), store.position("totals")) == (2, 3)
 
 
-def test_last_row_of_a_key_in_a_batch_stands(tmp_path):
-    store = open_store(tmp_path)
+def test_last_row_of_a_key_in_a_batch_stands(place, open_store):
+    store = opened(place, open_store)
     store.commit_rows("totals", totals(("tea", 1.0), ("tea", 2.0)), run="r", batch=0)
     assert as_mapping(store.rows("totals")) == {"tea": 2.0}
 
 
-def test_unchanged_rows_are_no_changes(tmp_path):
-    store = open_store(tmp_path)
+def test_unchanged_rows_are_no_changes(place, open_store):
+    store = opened(place, open_store)
     store.commit_rows("totals", totals(("tea", 1.0)), run="r", batch=0)
     store.commit_rows("totals", totals(("tea", 1.0)), run="r", batch=1)
     assert store.position("totals") == 1
 
 
-def test_same_batch_again_is_skipped(tmp_path):
-    store = open_store(tmp_path)
+def test_same_batch_again_is_skipped(place, open_store):
+    store = opened(place, open_store)
     store.commit_rows("totals", totals(("tea", 1.0)), run="r", batch=0)
     assert not store.commit_rows("totals", totals(("tea", 99.0)), run="r", batch=0)
     assert as_mapping(store.rows("totals")) == {"tea": 1.0}
     assert store.progress("totals") == Progress(run="r", batch=0, note={})
 
 
-def test_new_run_starts_from_nothing(tmp_path):
-    store = open_store(tmp_path)
+def test_new_run_starts_from_nothing(place, open_store):
+    store = opened(place, open_store)
     store.commit_rows("totals", totals(("tea", 1.0), ("milk", 2.0)), run="first", batch=7)
     assert store.commit_rows("totals", totals(("tea", 3.0)), run="second", batch=0)
     assert as_mapping(store.rows("totals")) == {"tea": 3.0}
@@ -84,8 +85,8 @@ def test_new_run_starts_from_nothing(tmp_path):
     ]
 
 
-def test_failed_batch_leaves_no_trace(tmp_path):
-    store = open_store(tmp_path)
+def test_failed_batch_leaves_no_trace(place, open_store):
+    store = opened(place, open_store)
     store.commit_rows("totals", totals(("tea", 1.0)), run="first", batch=0)
     with pytest.raises(KeyError):
         store.commit_rows("totals", pa.table({"product": ["tea"]}), run="second", batch=0)
@@ -93,30 +94,30 @@ def test_failed_batch_leaves_no_trace(tmp_path):
     assert store.progress("totals") == Progress(run="first", batch=0, note={})
 
 
-def test_null_keys_are_one_key(tmp_path):
-    store = open_store(tmp_path)
+def test_null_keys_are_one_key(place, open_store):
+    store = opened(place, open_store)
     store.commit_rows("totals", totals((None, 1.0), ("tea", 2.0)), run="r", batch=0)
     store.commit_rows("totals", totals((None, 3.0)), run="r", batch=1)
     assert store.rows("totals") == [{"product": None, "total": 3.0}, {"product": "tea", "total": 2.0}]
     assert store.changes("totals", after=2)[0].before == {"product": None, "total": 1.0}
 
 
-def test_nan_is_kept_and_is_not_null(tmp_path):
-    store = open_store(tmp_path)
+def test_nan_is_kept_and_is_not_null(place, open_store):
+    store = opened(place, open_store)
     store.commit_rows("totals", totals(("tea", math.nan), ("milk", None)), run="r", batch=0)
     assert as_mapping(store.rows("totals")) == {"milk": None, "tea": "NaN"}
     store.commit_rows("totals", totals(("tea", math.nan)), run="r", batch=1)
     assert store.position("totals") == 2
 
 
-def test_windows_sort_by_their_start(tmp_path):
+def test_windows_sort_by_their_start(place, open_store):
     window = pa.struct([("start", INSTANT), ("end", INSTANT)])
     shape = ViewShape(
         name="windowed",
         key=("window",),
         columns=(Column("window", "struct<start:timestamp,end:timestamp>"), Column("n", "bigint")),
     )
-    store = open_store(tmp_path, shape)
+    store = opened(place, open_store, shape)
     starts = [dt.datetime(2026, 11, day, hour, tzinfo=dt.UTC) for day, hour in ((15, 9), (9, 23), (15, 10))]
     windows = [{"start": start, "end": start + dt.timedelta(hours=1)} for start in starts]
     rows = pa.table({"window": pa.array(windows, window), "n": [1, 2, 3]})
@@ -128,8 +129,8 @@ def test_windows_sort_by_their_start(tmp_path):
     }
 
 
-def test_changed_shape_is_a_conflict_that_says_what_to_do(tmp_path):
-    store = open_store(tmp_path)
+def test_changed_shape_is_a_conflict_that_says_what_to_do(place, open_store):
+    store = opened(place, open_store)
     changed = ViewShape(name="totals", key=("product",), columns=(*TOTALS.columns, Column("orders", "bigint")))
     with pytest.raises(ConflictError) as caught:
         store.declare(changed)
@@ -140,20 +141,20 @@ def test_changed_shape_is_a_conflict_that_says_what_to_do(tmp_path):
     assert "headwater rebuild totals" in (caught.value.hint or "")
 
 
-def test_declaring_the_same_shape_again_keeps_the_rows(tmp_path):
-    store = open_store(tmp_path)
+def test_declaring_the_same_shape_again_keeps_the_rows(place, open_store):
+    store = opened(place, open_store)
     store.commit_rows("totals", totals(("tea", 1.0)), run="r", batch=0)
-    assert open_store(tmp_path).count("totals") == 1
+    assert opened(place, open_store).count("totals") == 1
 
 
-def test_unknown_view_names_the_others(tmp_path):
+def test_unknown_view_names_the_others(place, open_store):
     with pytest.raises(InvalidError, match=r"there is no view 'sales' in .*; it has: totals"):
-        open_store(tmp_path).rows("sales")
+        opened(place, open_store).rows("sales")
 
 
-def test_old_changes_are_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "CHANGES_KEPT", 3)
-    store = open_store(tmp_path)
+def test_old_changes_are_forgotten(place, open_store):
+    store = opened(place, open_store)
+    store.declare(TOTALS, Access(history=3))
     for batch in range(5):
         store.commit_rows("totals", totals(("tea", float(batch))), run="r", batch=batch)
     assert [change.position for change in store.changes("totals", after=0)] == [3, 4, 5]
@@ -168,9 +169,9 @@ batches = st.lists(
 
 
 @given(batches)
-@settings(deadline=None)  # every batch waits for the disk
-def test_changes_add_up_to_the_rows(tmp_path_factory, given_batches):
-    store = open_store(tmp_path_factory.mktemp("store"))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_changes_add_up_to_the_rows(new_place, open_store, given_batches):
+    store = opened(new_place(), open_store)
     run, batch = 0, 0
     for starts_over, rows in given_batches:
         run, batch = (run + 1, 0) if starts_over else (run, batch + 1)
@@ -189,14 +190,14 @@ def test_changes_add_up_to_the_rows(tmp_path_factory, given_batches):
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf])
-def test_infinities_come_back_as_json_can_carry_them(tmp_path, number):
-    store = open_store(tmp_path)
+def test_infinities_come_back_as_json_can_carry_them(place, open_store, number):
+    store = opened(place, open_store)
     store.commit_rows("totals", totals(("tea", number)), run="r", batch=0)
     assert isinstance(store.rows("totals")[0]["total"], str)
 
 
-def test_changes_put_and_take_back(tmp_path: Path) -> None:
-    store = ViewStore(tmp_path / "views.db")
+def test_changes_put_and_take_back(place: Path | str, open_store: Callable[..., ViewStore]) -> None:
+    store = open_store(place)
     columns = (Column("product", "string"), Column("n", "bigint"), Column("total", "double"))
     store.declare(ViewShape(name="sums", key=("product",), columns=columns))
 

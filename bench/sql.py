@@ -1,0 +1,111 @@
+"""`headwater sql` on DuckDB, against the same statement on Spark: from the start of a process to the answer.
+
+./dev bench sql [ROUNDS]
+
+A view of 100,000 rows is joined with a Parquet file of a million and a table of PostgreSQL of 10,000, and grouped.
+Both sides read view and PostgreSQL through us, since neither has a driver for them that comes from PyPI; Spark
+runs on all cores. Told are the first answer of a fresh process, as at the command line, and the second one.
+"""
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from contextlib import ExitStack, closing
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from _report import machine
+from views import PostgresServer, fill_view
+
+SIDES = ("DuckDB", "Spark")
+OPEN = ExitStack()
+"""Spark's session, for as long as the process."""
+STATEMENT = """
+    select c.city, k.kind, count(*) as orders, sum(o.amount) as amount
+    from orders o join {parquet} k on k.id = o.id join {customers} c on c.id = o.id % 10000
+    group by c.city, k.kind order by 1, 2
+"""
+
+
+def on_duckdb(folder: Path, dsn: str) -> int:
+    from headwater.serve.federated import Places, run_sql
+
+    statement = STATEMENT.format(parquet=f"'{folder}/kinds.parquet'", customers="pg.customers")
+    return len(run_sql(statement, Places(store=folder / "views.db", postgres=dsn)).rows)
+
+
+def on_spark(folder: Path, dsn: str) -> int:
+    from pyspark.sql import SparkSession
+
+    from headwater.serve.federated import Places, _read_postgres
+    from headwater.spark.session import spark_session
+    from headwater.store.arrow import rows_as_arrow
+    from headwater.store.views import ViewStore
+
+    if SparkSession.getActiveSession() is None:
+        OPEN.enter_context(spark_session("bench", log_file=folder / "spark.log"))
+    spark = SparkSession.active()
+    with closing(ViewStore(folder / "views.db", read_only=True)) as store:
+        rows = rows_as_arrow(store.reading(), store.shape("orders"))
+    spark.createDataFrame(rows).createOrReplaceTempView("orders")
+    ((_, customers),) = _read_postgres([("pg", "customers")], Places(postgres=dsn))
+    spark.createDataFrame(customers).createOrReplaceTempView("customers")
+    spark.read.parquet(f"{folder}/kinds.parquet").createOrReplaceTempView("kinds")
+    return len(spark.sql(STATEMENT.format(parquet="kinds", customers="customers")).collect())
+
+
+def twice(side: str, folder: Path, dsn: str, began: float, teller: Connection) -> None:
+    """In a fresh process: the answer, and the answer again."""
+    run = {"DuckDB": on_duckdb, "Spark": on_spark}[side]
+    count = run(folder, dsn)
+    first = time.time() - began
+    again = time.perf_counter()
+    assert run(folder, dsn) == count
+    teller.send((first, time.perf_counter() - again, count))
+    OPEN.close()
+
+
+def measure(side: str, folder: Path, dsn: str) -> tuple[float, float]:
+    context = multiprocessing.get_context("spawn")
+    told, teller = context.Pipe()
+    process = context.Process(target=twice, args=(side, folder, dsn, time.time(), teller))
+    process.start()
+    teller.close()  # Ours: if the process fails, there is nobody left to tell, and we hear that.
+    first, second, count = told.recv()
+    process.join()
+    assert count == 20
+    return first, second
+
+
+def fill(folder: Path, dsn: str) -> None:
+    import psycopg
+
+    fill_view(folder / "views.db")
+    kinds = [("leaf", "bean")[n % 2] for n in range(1_000_000)]
+    pq.write_table(pa.table({"id": range(1_000_000), "kind": kinds}), folder / "kinds.parquet")
+    with psycopg.connect(dsn) as db:
+        db.execute("create table customers as select n as id, 'city ' || n / 2 % 10 as city "
+                   "from generate_series(0, 9999) n")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./dev bench sql", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("rounds", type=int, nargs="?", default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, PostgresServer() as server:
+        folder = Path(name)
+        fill(folder, server.dsn)
+        rounds = [{side: measure(side, folder, server.dsn) for side in SIDES} for _ in range(options.rounds)]
+    print(f"On {machine()}; medians of {options.rounds} rounds.\n")
+    print("| | first answer, s | second answer, s |\n|---|--:|--:|")
+    for side in SIDES:
+        first, second = (median(each[side][n] for each in rounds) for n in (0, 1))
+        print(f"| {side} | {first:.2f} | {second:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""A question about a view as one statement for the database. Pure.
+
+Every order ends with the key, so that it is total; a cursor is the last row's values in that order, and the next
+page what comes behind them. So a page costs what it returns, however far behind the first one it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from headwater.errors import InvalidError
+from headwater.store.columns import Value, literal
+from headwater.store.engine import Dialect, Match
+from headwater.store.questions import IN_MAX, Condition, Cursor, Operator, Order, Question
+from headwater.store.shapes import ViewShape
+from headwater.store.words import parse_search
+
+_SQL = {Operator.NOT_EQUAL: "<>"}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Text and values; of each row that comes, the last `ordered` values are those it was sorted by."""
+
+    text: str
+    values: tuple[Any, ...]
+    order: tuple[Order, ...]
+
+
+class Part(Enum):
+    """What of the rows behind a cursor is looked for."""
+
+    ALL = auto()
+    VALUES = auto()
+    NULLS = auto()
+
+
+def parts_of(question: Question) -> tuple[Part, ...]:
+    """In how many statements a page comes.
+
+    Downwards, rows without a value are behind all others: no range of an index has both, so they come apart.
+    """
+    cursor = question.after
+    if cursor is None or cursor.at[0] is None or not cursor.by[0].descending:
+        return (Part.ALL,)
+    return Part.VALUES, Part.NULLS
+
+
+def compile_question(
+    shape: ViewShape, question: Question, dialect: Dialect, search: str | None = None, which: Part = Part.ALL
+) -> Statement:
+    """The statement for one row more than is asked for, so that it shows whether there are more."""
+    order = total_order(shape, question)
+    joins: list[str] = []
+    conditions: list[str] = []
+    values: list[Any] = []
+    relevance = None
+    if question.search is not None:
+        match = _match(shape, question.search, dialect, search)
+        joins, conditions, values = [match.join], [match.condition], [match.parameter]
+        relevance = None if question.order else match.relevance
+    for condition in question.where:
+        text, given = _condition(shape, condition, dialect)
+        conditions.append(text)
+        values += given
+    if question.after is not None:
+        text, given = _behind(shape, question.after, order, dialect, which)
+        conditions.append(text)
+        values += given
+    parts = [expression(shape, each.column, dialect) for each in order]
+    sorting = ", ".join(
+        [
+            *([f"{relevance} desc"] if relevance is not None else []),
+            *(
+                f"{part} desc nulls last" if each.descending else f"{part} asc nulls first"
+                for number, (part, each) in enumerate(zip(parts, order, strict=True))
+                if number or which is not Part.NULLS  # All have the same first value, and an index knows it.
+            ),
+        ]
+    )
+    behind = f"where {' and '.join(conditions) or 'true'} order by {sorting} limit ?"
+    values.append(question.limit + 1)
+    source = f"{table_of(shape.name)} v"
+    if question.as_of is not None:
+        source, given = _past_rows(shape, question.as_of, dialect, behind, values)
+        values = [*given, *values]
+    wanted = ", ".join([*(f"v.{quote(column.name)}" for column in shape.columns), *parts])
+    return Statement(f"select {wanted} from {' '.join([source, *joins])} {behind}", tuple(values), order)
+
+
+def _match(shape: ViewShape, words: str, dialect: Dialect, search: str | None) -> Match:
+    if search is None:
+        raise InvalidError(
+            f"view {shape.name!r} cannot be searched: it names no column with text",
+            hint="@app.view(..., search=['title']), and run the app again",
+        )
+    return dialect.match(search, parse_search(words))
+
+
+def total_order(shape: ViewShape, question: Question) -> tuple[Order, ...]:
+    """The order that was asked for, and then the key's, the same way round as the last column before."""
+    named = {order.column for order in question.order}
+    descending = bool(question.order) and question.order[-1].descending
+    return (*question.order, *(Order(name, descending) for name in shape.key if name not in named))
+
+
+def expression(shape: ViewShape, reference: str, dialect: Dialect, row: str = "v.") -> str:
+    """By what a column, or a field of it, is compared: what is kept, but for decimals, which are kept as text."""
+    column, path, kind = shape.resolve(reference)
+    found = row + quote(column.name)
+    if path:
+        found = dialect.field(found, path, kind)
+    return dialect.real(found) if kind.startswith("decimal") else found
+
+
+def _past_rows(
+    shape: ViewShape, position: int, dialect: Dialect, behind: str, values: Sequence[Any]
+) -> tuple[str, list[Any]]:
+    """The rows as of a position: those that have not changed since, and what the others were before they did.
+
+    Of the first there may be many, so they are already looked for `behind` what the question says; of the others
+    there are no more than the history has.
+    """
+    before = ", ".join(
+        f"{dialect.element('c.before', n, column.type)} as {quote(column.name)}"
+        for n, column in enumerate(shape.columns)
+    )
+    unchanged = "_key not in (select key from headwater_changes where view = ? and position > ?)"
+    text = (
+        f"(select * from (select v.* from (select _key, {columns_of(shape)} from {table_of(shape.name)} "
+        f"where {unchanged}) v {behind}) u union all select c.key as _key, {before} from headwater_changes c join "
+        "(select min(position) as position from headwater_changes where view = ? and position > ? group by key) f "
+        "on c.position = f.position where c.view = ? and c.before is not null) v"
+    )
+    return text, [shape.name, position, *values, shape.name, position, shape.name]
+
+
+def _condition(shape: ViewShape, condition: Condition, dialect: Dialect) -> tuple[str, list[Value]]:
+    part, kind = expression(shape, condition.column, dialect), shape.resolve(condition.column)[2]
+    operator, value = condition.operator, condition.value
+    if operator is Operator.IN:
+        return _among(condition, part, kind)
+    if value is None:
+        if operator not in (Operator.EQUAL, Operator.NOT_EQUAL):
+            raise InvalidError(f"cannot ask for {condition.column} {operator} null: null is neither less nor more")
+        return f"{part} is {'' if operator is Operator.EQUAL else 'not '}null", []
+    known = literal(condition.column, kind, value)
+    if operator is Operator.BEGINS:
+        if kind != "string":
+            raise InvalidError(f"cannot ask what {condition.column} begins with: it is {kind}, and not text")
+        # The first half is for an index, the second one for the truth.
+        return f"({part} >= ? and substr({part}, 1, length(?)) = ?)", [known, known, known]
+    if operator is Operator.NOT_EQUAL:
+        return f"({part} <> ? or {part} is null)", [known]
+    return f"{part} {_SQL.get(operator, operator)} ?", [known]
+
+
+def _among(condition: Condition, part: str, kind: str) -> tuple[str, list[Value]]:
+    if not isinstance(condition.value, list | tuple | set | frozenset):
+        raise InvalidError(f"cannot ask for {condition.column} in {condition.value!r}: expected a list")
+    if len(condition.value) > IN_MAX:
+        raise InvalidError(f"cannot ask for {condition.column} in {len(condition.value)} values: {IN_MAX} at most")
+    known = [literal(condition.column, kind, value) for value in condition.value]
+    present: list[Value] = [value for value in known if value is not None]
+    texts = [f"{part} in ({', '.join('?' * len(present))})"] if present else []
+    if None in known:
+        texts.append(f"{part} is null")
+    return f"({' or '.join(texts)})" if texts else "false", present
+
+
+def _behind(
+    shape: ViewShape, cursor: Cursor, order: Sequence[Order], dialect: Dialect, which: Part
+) -> tuple[str, list[Value]]:
+    """What comes after a row: equal in some first columns, and behind it in the next one."""
+    if cursor.by != tuple(order):
+        raise InvalidError("cannot go on after this cursor: it was given for another order or another view")
+    texts, values = [], []
+    equal: list[str] = []
+    equal_values: list[Value] = []
+    for each, at in zip(order, cursor.at, strict=True):
+        part = expression(shape, each.column, dialect)
+        later, given = _later(part, at, each.descending)
+        if later is not None:
+            texts.append(" and ".join([*equal, later]))
+            values += [*equal_values, *given]
+        equal.append(f"{part} is null" if at is None else f"{part} = ?")
+        equal_values += [] if at is None else [at]
+    text = f"({' or '.join(f'({text})' for text in texts) or 'false'})"
+    first = expression(shape, order[0].column, dialect)
+    if which is Part.NULLS:
+        return f"{first} is null", []
+    if cursor.at[0] is None:
+        return text, values
+    # Says nothing new of these; but the database finds by it where to begin.
+    return f"{first} {'<=' if order[0].descending else '>='} ? and {text}", [cursor.at[0], *values]
+
+
+def _later(part: str, at: Value, descending: bool) -> tuple[str | None, list[Value]]:
+    if at is None:
+        return (None, []) if descending else (f"{part} is not null", [])
+    return (f"({part} < ? or {part} is null)", [at]) if descending else (f"{part} > ?", [at])
+
+
+def table_of(view: str) -> str:
+    return quote("view_" + view)
+
+
+def columns_of(shape: ViewShape) -> str:
+    return ", ".join(quote(c.name) for c in shape.columns)
+
+
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
