@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.sql import Composed
 
+_MEMORY = {"work_mem": "64MB", "temp_buffers": "64MB"}
+"""For a batch's stage and its merge, at least: in what a server gives by itself, a large batch goes through files."""
+
 _PUTS, _DELETES = "headwater_puts", "headwater_deletes"
 
 
@@ -86,6 +89,12 @@ def _take_over(connection: Any, stream: Stream, target: tables.TableName) -> _Op
     if run is None and not is_new:
         tables.check_empty(connection, stream, target)
     if stream.key:
+        for setting, size in _MEMORY.items():
+            connection.execute(
+                "select set_config(%(name)s, %(size)s, false) "
+                "where pg_size_bytes(current_setting(%(name)s)) < pg_size_bytes(%(size)s)",
+                {"name": setting, "size": size},
+            )
         connection.execute(tables.make_stage(_PUTS, target, shape.columns))
         connection.execute(tables.make_stage(_DELETES, target, stream.key))
     return _Opened(shape=shape, epoch=epoch)
