@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from psycopg.sql import Composed
 
 _MEMORY = {"work_mem": "64MB", "temp_buffers": "64MB"}
-"""For a batch's stage and its merge, at least: in what a server gives by itself, a large batch goes through files."""
+"""For a batch's stage and its merge, at least: in what a server gives by itself, a large one goes to files."""
 
 _PUTS, _DELETES = "headwater_puts", "headwater_deletes"
 
