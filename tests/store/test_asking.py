@@ -309,6 +309,20 @@ def test_a_rebuilt_view_keeps_its_indexes_and_words(shop: Shop) -> None:
     assert sorted(ids(shop.orders.search("tea"))) == [2, 3]
 
 
+def test_a_row_by_its_key_of_a_view_that_has_other_columns_now(shop: Shop) -> None:
+    shop.put(order(1, "tea"))
+    assert shop.orders.get(1) is not None
+    generations = Generations(shop.store)
+    asked = generations.ask_rebuild("orders")
+    shape = ViewShape(name=asked.name, key=("id",), columns=(Column("id", "bigint"), Column("paid", "string")))
+    shop.store.declare(shape)
+    rows = pa.table({"id": [1], "paid": ["yes"]})
+    shop.store.commit_rows(asked.name, rows, run="2", batch=0)
+    generations.swap(asked)
+    assert shop.orders.get(1) == {"id": 1, "paid": "yes"}
+    assert shop.orders.get(2) is None
+
+
 # -- words ---------------------------------------------------------------------------------------------------
 
 

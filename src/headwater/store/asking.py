@@ -1,17 +1,18 @@
 """Questions are asked: a view's rows, at the present or an earlier position, at one moment of the database.
 
-What a view looks like is remembered until the store's version says that it has changed; so a row by its key costs
-one look-up for the version and one for the row.
+What a view looks like is remembered until the store's version says that it has changed; so a row by its key is
+one statement.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headwater.errors import InvalidError
 from headwater.store import access, tables
-from headwater.store.columns import decode_value, literal
+from headwater.store.columns import literal
 from headwater.store.engine import Database, Db
 from headwater.store.questions import (
     Answer,
@@ -25,7 +26,7 @@ from headwater.store.questions import (
     token_of,
 )
 from headwater.store.shapes import ViewShape
-from headwater.store.statements import columns_of, compile_question, parts_of, table_of
+from headwater.store.statements import compile_question, parts_of, quote, table_of
 
 
 class HistoryGoneError(InvalidError):
@@ -45,6 +46,8 @@ class Known:
     shape: ViewShape
     search: str | None
     by_key: str
+    decimals: bool
+    """Whether there are any in the key."""
 
 
 class ShapeCache:
@@ -53,13 +56,23 @@ class ShapeCache:
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
 
+    def latest(self, view: str) -> Known | None:
+        """What was known last, if anything."""
+        return self._known.get(view)
+
     def known(self, db: Db, view: str, version: int) -> Known:
         found = self._known.get(view)
         if found is None or found.version != version:
             shape, kept = tables.shape_of(db, view), access.kept_access(db, view)
-            by_key = f"select {columns_of(shape)} from {table_of(view)} where _key = ?"
-            search = None if kept is None else kept.search_tag
-            found = Known(version=version, shape=shape, search=search, by_key=by_key)
+            columns = ", ".join(f"v.{quote(column.name)}" for column in shape.columns)
+            found = Known(
+                version=version,
+                shape=shape,
+                search=None if kept is None else kept.search_tag,
+                by_key=f"select s.version, v._key, {columns} from headwater_store s "
+                f"left join {table_of(view)} v on v._key = ?",
+                decimals=any(shape.column(name).type.startswith("decimal") for name in shape.key),
+            )
             self._known[view] = found
         return found
 
@@ -89,26 +102,43 @@ def ask(database: Database, shapes: ShapeCache, view: str, question: Question) -
 
 
 def get(database: Database, shapes: ShapeCache, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
-    """The row of a key; None if there is none."""
+    """The row of a key; None if there is none.
+
+    One statement brings the row and the version of the shapes; if that is the one we know, it is the answer.
+    """
+    known = shapes.latest(view)
+    if known is not None and not known.decimals:
+        with suppress(Exception):  # The view may have changed under us; if it is anything else, it comes again.
+            return _get(database.reading(), known, key)
     with database.snapshot() as db:
         _, version, _ = db.execute(_HEAD, (view,)).fetchone()
-        known = shapes.known(db, view, version)
-        shape = known.shape
-        kinds = [shape.column(name).type for name in shape.key]
-        if len(key) != len(shape.key):
-            raise InvalidError(
-                f"cannot look up {list(key)!r} in view {view!r}: its key has {len(shape.key)} columns "
-                f"({', '.join(shape.key)})"
-            )
-        if any(kind.startswith("decimal") for kind in kinds):  # Kept as text, with as many digits as its type has.
-            statement = compile_question(shape, by_key(shape, key), db.dialect)
-            found = db.execute(statement.text, statement.values).fetchone()
-        else:
-            kept = [literal(name, kind, value) for name, kind, value in zip(shape.key, kinds, key, strict=True)]
-            found = db.execute(known.by_key, (json.dumps(kept, ensure_ascii=False),)).fetchone()
-    if found is None:
-        return None
-    return {c.name: decode_value(c, value) for c, value in zip(shape.columns, found, strict=False)}
+        return _get(db, shapes.known(db, view, version), key)
+
+
+def _get(db: Db, known: Known, key: Sequence[Any]) -> dict[str, Any] | None:
+    shape = known.shape
+    kept = [literal(*column, value) for column, value in zip(_key_columns(shape, key), key, strict=True)]
+    if known.decimals:  # Kept as text, with as many digits as the type has.
+        statement = compile_question(shape, by_key(shape, key), db.dialect)
+        found = db.execute(statement.text, statement.values).fetchone()
+        return None if found is None else tables.decode_row(shape, found[: len(shape.columns)])
+    version, present, *row = db.execute(known.by_key, (json.dumps(kept, ensure_ascii=False),)).fetchone()
+    if version != known.version:
+        raise _StaleError
+    return None if present is None else tables.decode_row(shape, row)
+
+
+class _StaleError(Exception):
+    """What is known of the view is not what it is now."""
+
+
+def _key_columns(shape: ViewShape, key: Sequence[Any]) -> list[tuple[str, str]]:
+    if len(key) != len(shape.key):
+        raise InvalidError(
+            f"cannot look up {list(key)!r} in view {shape.name!r}: its key has {len(shape.key)} columns "
+            f"({', '.join(shape.key)})"
+        )
+    return [(name, shape.column(name).type) for name in shape.key]
 
 
 def by_key(
