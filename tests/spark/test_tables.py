@@ -13,7 +13,7 @@ from headwater.clock import SystemClock
 from headwater.errors import InvalidError
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
-from headwater.store.sqlite import ViewStore
+from headwater.store.views import ViewStore
 from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
 
