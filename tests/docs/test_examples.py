@@ -128,10 +128,11 @@ def shell(command: str, folder: Path) -> str:
 
 
 def test_transcript_of_the_page_holds(tmp_path: Path) -> None:
-    (transcript,) = blocks("docs/how-to/transcripts.md", "yaml")
-    (tmp_path / "orders.yaml").write_text(transcript)
-    assert "1 transcripts on the simulator: 1 hold" in shell(
-        f"{sys.executable} -m headwater transcript orders.yaml", tmp_path
+    windows, tables = blocks("docs/how-to/transcripts.md", "yaml")
+    (tmp_path / "orders.yaml").write_text(windows)
+    (tmp_path / "tables.yaml").write_text(tables)
+    assert "2 transcripts on the simulator: 2 hold" in shell(
+        f"{sys.executable} -m headwater transcript orders.yaml tables.yaml", tmp_path
     )
     (program,) = blocks("docs/how-to/transcripts.md", "python")
     run(f"{program}\n\ntest_orders()", tmp_path)
