@@ -12,6 +12,6 @@ QUICKLY_BACK = ("worker", "broker", "database")
 
 @pytest.mark.parametrize(("seed", "places"), [(0, ("sqlite", "postgres")), (1, ("topic", "parquet", "delta"))])
 def test_nothing_is_lost_and_nothing_twice(seed: int, places: tuple[str, ...]) -> None:
-    report = sinks.run(seed, places, kills=3, victims=QUICKLY_BACK)
-    assert report.kills.total() == 3
+    report = sinks.run(seed, places, kills=1, victims=QUICKLY_BACK)
+    assert report.kills.total() == 1
     assert report.windows > 0
