@@ -146,6 +146,7 @@ def test_a_rebuild_takes_another_number_of_spark_partitions(spark: Any, shop: Sh
     panes = windows("1 minute", when=hw.EveryBatch())
     before = spark.conf.get("spark.sql.shuffle.partitions")
     assert shop.run(panes) == BY_MINUTE
+    assert spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true"
     more = int(before) + 1
     spark.conf.set("spark.sql.shuffle.partitions", str(more))
     try:

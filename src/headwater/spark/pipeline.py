@@ -40,6 +40,8 @@ from headwater.store.generations import Generation, Generations
 from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
 from headwater.store.views import ViewStore
 
+_EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+
 VIEW_TRIGGER = "500 milliseconds"
 DEAD_LETTER_TRIGGER = "2 seconds"
 """Longer, because nobody waits for it and it reads the topic a second time."""
@@ -258,8 +260,12 @@ class Pipeline:
         # An operator that asks for the time has Spark run batches without data, one after the other. A run that is
         # to end takes none of them; ours need none, since a watermark moves in the batch that brings it.
         endless = self._settings.once and mode == APPEND
-        self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not endless).lower())
-        return writer.start()
+        before = self._spark.conf.get(_EMPTY_BATCHES)
+        self._spark.conf.set(_EMPTY_BATCHES, str(not endless).lower())
+        try:
+            return writer.start()  # It takes the session's settings as they are now.
+        finally:
+            self._spark.conf.set(_EMPTY_BATCHES, before or "true")
 
 
 def _shape(view: View, rows: DataFrame) -> ViewShape:
