@@ -10,7 +10,7 @@ from headwater.process.changes import CHANGE_TYPE
 from headwater.process.kernel import Kernel, Now
 from headwater.process.windowing import CHANGE
 
-EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "60"))  # more to look for rare cases
+EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "40"))  # more to look for rare cases
 
 
 def frozen(value: Any) -> Any:

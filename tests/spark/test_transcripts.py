@@ -18,10 +18,7 @@ CHOSEN = {
     "several_inputs_the_slowest_holds",
     "results_are_windowed_again",
     "crash_and_restart_change_nothing",
-    "a_left_join_of_tables_whichever_side_is_first",
     "a_click_within_a_minute_of_its_search",
-    "as_of_event_time_left",
-    "as_of_now_left",
 }
 
 
