@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from headwater.errors import InvalidError
-from headwater.process.changes import ROW, as_changes, ledger, net, put_weights, weighed
+from headwater.process.changes import ROW, as_changes, ledger, net, put_weights, settled, weighed
 from headwater.process.intervals import EXPIRED, NO_TIME
 from headwater.process.kernel import Now, State, Step, behind
 from headwater.process.sides import LEFT, RIGHT, SIDE, TIME, How, Sides
@@ -95,7 +95,7 @@ class AsOfKernel:
         came = came.filter(keyed)
         if came.height or said.height:
             parts += self._take_in(tables, came, said)
-        output = net(self.sides.paired(pl.concat(parts)))
+        output = settled(self.sides.paired(pl.concat(parts)))
         self._forget(tables, horizon, pl.concat([came.select(self.sides.keys), said.select(self.sides.keys)]))
         counters = {"late": 0 if late is None else late.height}
         return Step(tables, as_changes(output).select(self.output_schema.names()), late=late, counters=counters)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from headwater.errors import InvalidError
-from headwater.process.changes import CHANGE_TYPE, ROW, as_changes, difference, ledger, listed, net, weighed
+from headwater.process.changes import CHANGE_TYPE, ROW, as_changes, difference, ledger, listed, weighed
 from headwater.process.kernel import BEGINNING, Now, State, Step, behind
 from headwater.process.table import Table
 from headwater.process.windowing import CHANGE
@@ -200,7 +200,7 @@ class ChangelogKernel:
     def _told(self, output: pl.DataFrame) -> pl.DataFrame:
         if not output.height:
             return pl.DataFrame(schema=self.output_schema)
-        return as_changes(net(output)).unnest(ROW).select(self.output_schema.names())
+        return as_changes(output).unnest(ROW).select(self.output_schema.names())
 
 
 def _standing(rows: pl.DataFrame) -> pl.DataFrame:

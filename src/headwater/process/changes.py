@@ -47,8 +47,15 @@ def net(rows: pl.DataFrame) -> pl.DataFrame:
     return summed.filter(pl.col(CHANGE) != 0).select(rows.columns)
 
 
+def settled(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of which none takes back another; equal ones may stay apart, which costs less than to look for them."""
+    return rows if (rows.get_column(CHANGE) > 0).all() else net(rows)
+
+
 def difference(after: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """What has to be added to `before` to have `after`."""
+    """What has to be added to `before` to have `after`; equal rows of `after` may stay apart."""
+    if not before.height:
+        return after.select(before.columns)
     return net(pl.concat([before.with_columns(-pl.col(CHANGE)), after.select(before.columns)]))
 
 
@@ -57,25 +64,25 @@ def as_changes(rows: pl.DataFrame) -> pl.DataFrame:
     weights = rows.get_column(CHANGE).to_numpy()
     if len(weights) and np.abs(weights).max() > 1:
         rows = rows[np.repeat(np.arange(len(weights)), np.abs(weights))]
-    sign = pl.col(CHANGE).sign().cast(CHANGE_TYPE)
-    return rows.with_columns(sign).sort(CHANGE, maintain_order=True)
+    signs = rows.with_columns(pl.col(CHANGE).sign().cast(CHANGE_TYPE))
+    return signs if (signs.get_column(CHANGE) > 0).all() else signs.sort(CHANGE, maintain_order=True)
 
 
 def put_weights(table: Table, known: pl.DataFrame, delta: pl.DataFrame) -> tuple[Table, pl.DataFrame]:
-    """Add weights to those of a table, of which `known` are the rows that they may meet.
+    """Add weights, those of a row in one, to those of a table, of which `known` are the rows that they may meet.
 
     Gives the table and what is now in the place of `known`. The table's columns are its key and the weight.
     """
-    if not delta.height:
-        return table, known
-    columns = [*table.key, CHANGE]
-    both = pl.concat([known.select(columns), delta.select(columns)])
-    summed = both.group_by(table.key, maintain_order=True).agg(pl.col(CHANGE).sum())
-    changed = summed.join(delta.select(table.key), on=table.key, how="semi", nulls_equal=True)
-    gone = changed.filter(pl.col(CHANGE) == 0)
-    table = table.put(changed.filter(pl.col(CHANGE) != 0))
-    table = table.drop(gone.select(table.key)) if gone.height else table
-    return table, summed.filter(pl.col(CHANGE) != 0)
+    key, columns = table.key, [*table.key, CHANGE]
+    known, delta = known.select(columns), delta.select(columns)
+    met = known.join(delta, on=key, how="semi", nulls_equal=True) if known.height else known
+    if not met.height:
+        return table.put(delta), pl.concat([known, delta])
+    summed = pl.concat([met, delta]).group_by(key, maintain_order=True).agg(pl.col(CHANGE).sum())
+    changed, gone = summed.filter(pl.col(CHANGE) != 0), summed.filter(pl.col(CHANGE) == 0)
+    table = table.put(changed)
+    table = table.drop(gone.select(key)) if gone.height else table
+    return table, pl.concat([known.join(met, on=key, how="anti", nulls_equal=True), changed])
 
 
 def ledger(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from headwater.errors import InvalidError
-from headwater.process.changes import ROW, as_changes, ledger, net
+from headwater.process.changes import ROW, as_changes, ledger, net, settled
 from headwater.process.durations import micros
 from headwater.process.kernel import BEGINNING, Now, State, Step, behind
 from headwater.process.sides import LEFT, RIGHT, SIDES, TIME, How, Sides
@@ -135,7 +135,7 @@ class IntervalKernel:
             if self.sides.how.keeps(side):
                 parts.append(self._tell_unmet(tables, side, now.watermark))
             evicted += self._forget(tables, side, now.watermark)
-        output = net(self.sides.paired(pl.concat(parts))) if parts else pl.DataFrame(schema=self.output_schema)
+        output = settled(self.sides.paired(pl.concat(parts))) if parts else pl.DataFrame(schema=self.output_schema)
         counters = {"late": 0 if late is None else late.height, "evicted": evicted}
         return Step(tables, as_changes(output).select(self.output_schema.names()), late=late, counters=counters)
 

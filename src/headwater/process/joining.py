@@ -1,7 +1,7 @@
 """Joins of two tables that both change: the result is a table, and its changes come out.
 
 Both sides are remembered by key, as rows with weights. Of a change of one side and the rows of the other that
-have its key come the pairs that are put or taken back; so a step costs what its keys have, not what is stored.
+have its key come the pairs that are put or taken back; so a step costs what its rows meet, not what is stored.
 Which rows have met nothing follows from which keys the other side has.
 
 A null equals nothing, not even a null: such a row is never matched, and is not remembered.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headwater.process.changes import ROW, as_changes, net, put_weights
+from headwater.process.changes import ROW, as_changes, net, put_weights, settled
 from headwater.process.kernel import Now, State, Step
 from headwater.process.sides import LEFT, RIGHT, How, Sides
 from headwater.process.table import Table
@@ -64,22 +64,32 @@ class JoinKernel:
             if self.sides.how.keeps(side):
                 parts.append(self.sides.alone(delta.filter(~keyed), side))
             deltas[side] = delta.filter(keyed)
-        touched = pl.concat([delta.select(keys) for delta in deltas.values()]).unique()
-        before = {side: state[side].get(touched) for side in deltas}
-        tables, after = {}, {}
-        for side, delta in deltas.items():
-            tables[side], after[side] = put_weights(state[side], before[side], delta)
+        touched = {side: delta.select(keys).unique() for side, delta in deltas.items()}
+        tables, before, after = {}, {}, {}
+        for side, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
+            if self._by_keys_of(side):
+                known = before[side] = state[side].get(pl.concat(touched.values()).unique())
+            else:  # Of the rows that the other side's changes do not meet, only those matter that change.
+                before[side] = state[side].get(touched[other])
+                known = state[side].get(deltas[side].select(state[side].key))
+            tables[side], after[side] = put_weights(state[side], known, deltas[side])
         if self.sides.how.has_pairs:
             parts.append(self._met(deltas[LEFT], before[RIGHT]))
-            parts.append(self._met(after[LEFT], deltas[RIGHT]))
+            parts.append(self._met(before[LEFT], deltas[RIGHT]))
+            parts.append(self._met(deltas[LEFT], deltas[RIGHT]))
         for side, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
-            if self.sides.how.keeps(side) or (side == LEFT and self.sides.how is How.SEMI):
+            if self._by_keys_of(other):
                 found = self._by_presence(deltas[side], before[side], before[other], after[other])
                 parts.append(self.sides.alone(found, side))
-        output = self.sides.paired(net(pl.concat(parts)))
+        output = self.sides.paired(settled(pl.concat(parts)))
         # Rows of the right side may differ only in what does not come out.
-        output = net(output) if not self.sides.how.has_pairs else output
+        output = settled(output) if not self.sides.how.has_pairs else output
         return Step(tables, as_changes(output).select(self.output_schema.names()))
+
+    def _by_keys_of(self, side: str) -> bool:
+        """Whether rows of the other side come out because this one has their key, or because it has not."""
+        how, other = self.sides.how, RIGHT if side == LEFT else LEFT
+        return how.keeps(other) or (other == LEFT and how is How.SEMI)
 
     def _met(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
         """All pairs of equal keys, with the product of their weights."""

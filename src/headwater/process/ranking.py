@@ -53,6 +53,11 @@ class Order:
             descending.append(direction.lower() == "desc")
         return cls(tuple(columns), tuple(descending))
 
+    def sort(self, rows: pl.DataFrame, columns: Sequence[str], seen: str) -> pl.DataFrame:
+        """Rows in this order, whose columns may have other names; `seen` says when each came."""
+        down = [*self.descending, self.newest_first]
+        return rows.sort(*columns, seen, descending=down, nulls_last=True)
+
     @property
     def reversed(self) -> "Order":
         return Order(self.columns, tuple(not down for down in self.descending), not self.newest_first)
@@ -199,7 +204,14 @@ class RankingKernel:
         return {_ROWS: Table.empty(pl.Schema(columns), (*keys, ROW), tuple(keys))}
 
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        return rows
+        """Without the rows that others of their group, which came with them, keep from ever counting."""
+        if CHANGE in self.schema or self.pick.first is None:
+            return rows
+        numbered = rows.select({*self.by, *self.order.columns}).with_row_index(_SEEN)
+        ordered = self.order.sort(numbered, self.order.columns, _SEEN)
+        place = pl.int_range(pl.len())
+        first = ordered.filter((place.over(self.by) if self.by else place) < self.pick.first)
+        return rows[first.get_column(_SEEN).sort()]
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
         table, late = state[_ROWS], None
@@ -270,8 +282,7 @@ class RankingKernel:
         columns = [pl.col(ROW).struct.field(name).alias(f"_o{n}") for n, name in enumerate(self.order.columns)]
         named = rows.with_columns(columns)
         by = [f"_o{n}" for n in range(len(columns))]
-        down = [*self.order.descending, self.order.newest_first]
-        return named.sort(*by, _SEEN, descending=down, nulls_last=True).drop(by)
+        return self.order.sort(named, by, _SEEN).drop(by)
 
     def _first(self, rows: pl.DataFrame, n: int) -> pl.DataFrame:
         before = (pl.col(CHANGE).cum_sum() - pl.col(CHANGE)).over(self._keys)

@@ -7,8 +7,9 @@ runner can keep it, share it and map it into memory. `sealed` makes a run of the
 size, so that there are about log(n) of them.
 
 Inside a run, rows stand in the order of a hash of `by`, the columns that reads name: the whole key unless told
-otherwise. Polars' hash may change with its version; who keeps runs must remember `hash_mark()` and make them anew
-(`Run.of`) when it differs.
+otherwise. Where it is a part of the key, the hash's other half is of the rest; so rows with an equal part stand
+side by side, and one of them is found without looking at the others. Polars' hash may change with its version; who
+keeps runs must remember `hash_mark()` and make them anew (`Run.of`) when it differs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,8 @@ _SEED = 7
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 """Knuth's multiplier: spreads the bits of one column's hash before the next one's is added."""
 
+_HALF, _LOW, _NONE = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0)
+
 
 def key_hash(rows: pl.DataFrame, columns: Sequence[str]) -> Hashes:
     """A hash of some columns for each row; the same for equal values in any process with the same Polars."""
@@ -42,6 +45,12 @@ def key_hash(rows: pl.DataFrame, columns: Sequence[str]) -> Hashes:
     return hashes
 
 
+def _place(rows: pl.DataFrame, by: Sequence[str], rest: Sequence[str]) -> Hashes:
+    """The hash by which rows stand in a run."""
+    hashes = key_hash(rows, by)
+    return (hashes & ~_LOW) | (key_hash(rows, rest) >> _HALF) if rest else hashes
+
+
 @cache
 def hash_mark() -> int:
     """What tells two versions of the hash apart."""
@@ -50,22 +59,25 @@ def hash_mark() -> int:
 
 
 class _Needles:
-    """Keys to be looked up, in the order of their hashes."""
+    """Keys to be looked up, in the order of their hashes; those of whole keys, or of the part `by`."""
 
-    __slots__ = ("distinct", "hashes", "keys")
+    __slots__ = ("distinct", "hashes", "keys", "open")
 
-    def __init__(self, keys: pl.DataFrame, by: Sequence[str]) -> None:
-        hashes = key_hash(keys, by)
+    def __init__(self, keys: pl.DataFrame, by: Sequence[str], rest: Sequence[str]) -> None:
+        is_whole = set(rest) <= set(keys.columns)
+        hashes = _place(keys, by, rest) if is_whole else key_hash(keys, by) & ~_LOW
         order = np.argsort(hashes)
         self.hashes = hashes[order]
         self.keys = keys[order]
-        self.distinct = _all_differ(self.hashes)
+        self.distinct = is_whole and _all_differ(self.hashes)
+        self.open = _NONE if is_whole else _LOW
+        """The bits of a hash that may be any."""
 
     @classmethod
     def ordered(cls, keys: pl.DataFrame, hashes: Hashes) -> Self:
         """Take keys that are in order already and all differ in their hashes."""
         needles = cls.__new__(cls)
-        needles.keys, needles.hashes, needles.distinct = keys, hashes, True
+        needles.keys, needles.hashes, needles.distinct, needles.open = keys, hashes, True, _NONE
         return needles
 
     def without(self, found: npt.NDArray[np.bool_]) -> "_Needles":
@@ -95,9 +107,9 @@ class Run:
     """The least value of columns that were asked about; a run never changes, so it is found out once."""
 
     @classmethod
-    def of(cls, rows: pl.DataFrame, by: Sequence[str]) -> Self:
+    def of(cls, rows: pl.DataFrame, by: Sequence[str], rest: Sequence[str] = ()) -> Self:
         """Put rows, which have `_gone` among their columns, in order."""
-        hashes = key_hash(rows, by)
+        hashes = _place(rows, by, rest)
         order = np.argsort(hashes, kind="stable")
         ordered = rows[order].with_columns(pl.Series(HASH, hashes[order]))
         return cls.ordered(ordered)
@@ -129,13 +141,13 @@ class Run:
         """Where rows with these hashes stand; and which needles were found, where that is one for one."""
         if not len(self.hashes):
             return np.zeros(0, dtype=np.intp), None
-        low = np.searchsorted(self.hashes, needles.hashes)
-        found = self.hashes[np.minimum(low, len(self.hashes) - 1)] == needles.hashes
         if self.distinct and needles.distinct:
+            low = np.searchsorted(self.hashes, needles.hashes)
+            found = self.hashes[np.minimum(low, len(self.hashes) - 1)] == needles.hashes
             return low[found], found
-        wanted = np.unique(needles.hashes[found])
+        wanted = np.unique(needles.hashes)
         low = np.searchsorted(self.hashes, wanted)
-        lengths = np.searchsorted(self.hashes, wanted, side="right") - low
+        lengths = np.searchsorted(self.hashes, wanted | needles.open, side="right") - low
         before = np.cumsum(lengths) - lengths
         return np.repeat(low - before, lengths) + np.arange(lengths.sum()), None
 
@@ -170,6 +182,11 @@ class Table:
     @property
     def schema(self) -> pl.Schema:
         return pl.Schema({name: kind for name, kind in self.fresh.schema.items() if name != GONE})
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        """The part of the key that is not in `by`."""
+        return tuple(name for name in self.key if name not in self.by)
 
     @property
     def rows(self) -> pl.DataFrame:
@@ -281,7 +298,7 @@ class Table:
         if not self.fresh.height:
             return self
         if self.hashes is None:
-            newest = Run.of(self.fresh, self.by)
+            newest = Run.of(self.fresh, self.by, self.rest)
         else:
             newest = Run.ordered(self.fresh.with_columns(pl.Series(HASH, self.hashes)))
         runs = [*self.runs, newest]
@@ -315,7 +332,7 @@ class Table:
         if fresh.height:
             yield _semi(fresh, keys)
         indexed = bool(self.by) and set(self.by) <= set(keys.columns)
-        needles = _Needles(keys, self.by) if indexed and runs else None
+        needles = _Needles(keys, self.by, self.rest) if indexed and runs else None
         for run in reversed(runs):
             found = run.find(needles) if needles is not None else _semi(run.frame, keys)
             yield found.select(columns)
@@ -356,8 +373,8 @@ def _merged(table: Table, older: Run, newer: Run, *, first: bool) -> Run:
 def _kept(table: Table, older: Run, newer: Run) -> npt.NDArray[np.intp]:
     """Where the rows of a run stand whose key is not in a newer one."""
     keys = newer.frame.select(table.key)
-    if table.by and set(table.by) == set(table.key):
-        needles = _Needles.ordered(keys, newer.hashes) if newer.distinct else _Needles(keys, table.by)
+    if table.by:
+        needles = _Needles.ordered(keys, newer.hashes) if newer.distinct else _Needles(keys, table.by, table.rest)
         at, found = older.positions(needles)
         # Hashes can be equal where keys are not: then the long way.
         if found is not None and _equal(older.frame.select(table.key)[at], needles.keys.filter(found)).all():

@@ -17,7 +17,7 @@ from headwater.process.ranking import Lateness, Order, RankingKernel
 from headwater.process.windowing import CHANGE
 from headwater.spark.inputs import INPUTS_KEY, SOURCE, WATERMARK
 from headwater.spark.rows import EVENT_TIME_KEY, IDLE_KEY
-from headwater.spark.tables import Timing, kernel_schema, run_over, timing_of
+from headwater.spark.tables import Timing, kernel_schema, only, run_over, timing_of
 
 Names = str | Sequence[str]
 
@@ -28,6 +28,7 @@ def aggregate(rows: DataFrame, *, what: Mapping[str, Any], by: Names = ()) -> Da
     Counts and sums go down when rows are taken back, minima and maxima recover, and a group without rows is gone.
     """
     names = _names(by)
+    rows = only(rows, [*names, *(one.column for one in what.values())])
     kernel = AggregateKernel.of(what, names, kernel_schema(rows), timing_of(rows).event_time)
     return run_over(rows, kernel, by=names, kind="aggregate", meaning={"what": what})
 

@@ -22,7 +22,16 @@ from headwater.spark.inputs import SOURCE, WATERMARK
 from headwater.spark.rows import event_time_of
 from headwater.spark.side_input import SideInput
 from headwater.spark.stateful import Times, run_kernel
-from headwater.spark.tables import MARK, Timing, held, kernel_schema, note_meaning, timing_of, with_event_time
+from headwater.spark.tables import (
+    MARK,
+    Timing,
+    held,
+    kernel_schema,
+    note_meaning,
+    only,
+    timing_of,
+    with_event_time,
+)
 
 On = str | Sequence[str] | Mapping[str, str]
 
@@ -67,7 +76,8 @@ def join(
     if as_of is not Time.EVENT and deleted is not None:
         raise InvalidError("join: `deleted` is for `as_of=hw.EVENT_TIME`; for other joins see hw.table")
     if kind in (How.SEMI, How.ANTI) and deleted is None:
-        right = _needed(right, on)
+        # Of the right side nothing else comes out, so rows that differ only in the rest are one.
+        right = only(right, [name for _, name in pairs_of(on)])
     schemas = kernel_schema(left), kernel_schema(right)
     late = micros(lateness) if lateness else 0
     meaning: dict[str, Any] = {"how": kind, "within": within, "as of": as_of, "lateness": lateness}
@@ -92,15 +102,6 @@ def join(
         return _run(left, right, now, now.sides, timings=timings, meaning=meaning)
     tables = JoinKernel.of(on, kind, *schemas)
     return _run(left, right, tables, tables.sides, timings=timings, meaning=meaning)
-
-
-def _needed(right: DataFrame, on: On) -> DataFrame:
-    """Without the columns of which nothing comes out, so that rows that differ only in these are one."""
-    keys = [pair[1] for pair in pairs_of(on)]
-    if not set(keys) <= set(right.columns):
-        return right  # It will be told which it has.
-    kept = {*keys, timing_of(right).event_time, CHANGE, WATERMARK, SOURCE}
-    return right.select(*(f"`{name}`" for name in right.columns if name in kept))
 
 
 def _check_times(left: DataFrame, right: DataFrame) -> None:

@@ -64,7 +64,7 @@ class BucketState:
         self._names.clear()
         state: dict[str, Table] = {}
         for name, table in initial.items():
-            runs = [self._run(run, length, table.by) for run, length in manifest.tables.get(name, ())]
+            runs = [self._run(run, length, table) for run, length in manifest.tables.get(name, ())]
             state[name] = _checked(name, table, runs) if runs else table
         return state, dict(manifest.notes)
 
@@ -91,12 +91,13 @@ class BucketState:
         self._shared.keep(name, run)
         return name, len(run)
 
-    def _run(self, name: str, length: int, by: Sequence[str]) -> Run:
+    def _run(self, name: str, length: int, table: Table) -> Run:
         run = self._shared.find(name)
         if run is None:
             pieces = [self._pieces.getValue((name, number))[0] for number in range(_count(length))]
             frames = [from_lean(pa.ipc.open_stream(bytes(piece)).read_all()) for piece in pieces]
-            run = self._shared.keep(name, Run.of(pl.concat(frames, rechunk=True).drop(HASH, strict=False), by))
+            rows = pl.concat(frames, rechunk=True).drop(HASH, strict=False)
+            run = self._shared.keep(name, Run.of(rows, table.by, table.rest))
         # Held as well, so that no other run can get its id before `save`.
         self._names[id(run)] = name, run
         return run

@@ -1,6 +1,6 @@
 """Tables for `df.transform(...)`: a changelog becomes a table, whose changes are rows with `_change` 1 or -1."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,6 +170,18 @@ def with_event_time(rows: DataFrame, name: str | None) -> DataFrame:
     if name is None or name not in rows.columns:
         return rows
     return rows.withMetadata(name, {EVENT_TIME_KEY: True})
+
+
+def only(rows: DataFrame, names: Iterable[str | None]) -> DataFrame:
+    """The rows with these columns, if it has all of them, and with those that say when they were.
+
+    Spark cannot know at which columns a kernel does not look.
+    """
+    wanted = {name for name in names if name is not None}
+    if not wanted <= set(rows.columns):
+        return rows  # It will be told which it has.
+    kept = {*wanted, timing_of(rows).event_time, CHANGE, WATERMARK, SOURCE}
+    return rows.select(*(f"`{name}`" for name in rows.columns if name in kept))
 
 
 def kernel_schema(rows: DataFrame) -> pl.Schema:
