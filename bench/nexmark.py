@@ -47,7 +47,7 @@ NOT_COMPARED = {
     "q12": "by the clock, Flink may wait for the end of a window",
     "q13": "Flink's files cannot be looked up, so there it is a join of two streams, which remembers all bids",
 }
-TIMEOUT_S = 1100
+TIMEOUT_S = 300
 MORE_S_MIN = 0.3
 """So much longer a run over all events must be; what it takes to start differs by nearly as much."""
 

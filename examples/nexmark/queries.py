@@ -50,7 +50,7 @@ def q4(auctions: DataFrame, bids: DataFrame) -> DataFrame:
 
 def q5(bids: DataFrame) -> DataFrame:
     """The auctions with the most bids within ten seconds, every two seconds."""
-    counts = bids.transform(
+    counts = bids.select("auction", "date_time").transform(
         hw.windowed(
             what={"bids": hw.count()},
             where=hw.Hopping("10 seconds", "2 seconds"),
@@ -83,7 +83,7 @@ def q6(auctions: DataFrame, bids: DataFrame) -> DataFrame:
 
 def q7(bids: DataFrame) -> DataFrame:
     """The highest bid, or bids, of every ten seconds."""
-    highest = bids.transform(
+    highest = bids.select("price", "date_time").transform(
         hw.windowed(what={"highest": hw.max("price")}, where=hw.Tumbling("10 seconds"), when=hw.AfterWatermark())
     )
     found = hw.join(
@@ -117,7 +117,7 @@ def q10(bids: DataFrame) -> DataFrame:
 
 def q11(bids: DataFrame) -> DataFrame:
     """How many bids did a bidder make in each session?"""
-    return bids.transform(
+    return bids.select("bidder", "date_time").transform(
         hw.windowed(
             what={"bids": hw.count()}, where=hw.Session("10 seconds"), when=hw.AfterWatermark(), by=["bidder"]
         )
@@ -126,7 +126,7 @@ def q11(bids: DataFrame) -> DataFrame:
 
 def q12(bids: DataFrame) -> DataFrame:
     """How many bids does a bidder make in ten seconds of our clock? Told with every batch."""
-    return bids.transform(
+    return bids.select("bidder", "date_time").transform(
         hw.windowed(
             what={"bids": hw.count()},
             where=hw.Tumbling("10 seconds", by=hw.PROCESSING_TIME),

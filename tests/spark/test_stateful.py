@@ -23,6 +23,7 @@ from headwater.process.kernel import BEGINNING, Now, State, Step
 from headwater.process.table import Table
 from headwater.process.windowed import WindowedKernel
 from headwater.process.windowing import Windowing
+from headwater.spark.inputs import SOURCES_MAX
 from headwater.spark.packing import NO_TIME, bucket_labels, murmur3
 from headwater.spark.stateful import Limits, Times, advance, run_kernel
 
@@ -336,6 +337,18 @@ def test_a_task_that_is_no_partition_holds_nothing_back(by_partition: bool, expe
     assert advance(notes, told, times, clock=0) == (10 if by_partition else 20)
     notes["watermark"] = 10 if by_partition else 20
     assert advance(notes, [SimpleNamespace(source=0, high=50, low=30)], times, clock=0) == expected
+
+
+def test_each_input_estimates_its_own_watermark() -> None:
+    def told(source: int, watermark: int, low: int) -> Any:
+        return SimpleNamespace(source=source, watermark=watermark, low=low)
+
+    times = Times(
+        watermark="w", source="s", inputs=2, estimates={1: lambda seen: seen.lowest - int(seen.partition)}
+    )
+    notes: dict[str, Any] = {}
+    assert advance(notes, [told(0, 50, 40), told(SOURCES_MAX + 3, 60, 30)], times, clock=0) == 27
+    assert advance(notes, [told(SOURCES_MAX + 3, 99, 90)], times, clock=0) == 50
 
 
 def test_a_silent_bucket_of_the_operator_before_holds_nothing_back() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,12 @@ def test_a_compacted_topic_with_tombstones_is_a_table(spark: Any) -> None:
 
 def test_clicks_within_an_hour_of_their_search(shop: Shop) -> None:
     searches = shop.app.topic("searches", schema="user string, query string, at timestamp", event_time="at")
-    clicks = shop.app.topic("clicks", schema="user string, page string, clicked timestamp", event_time="clicked")
+    clicks = shop.app.topic(
+        "clicks",
+        schema="user string, page string, clicked timestamp",
+        event_time="clicked",
+        watermark=lambda seen: seen.latest - timedelta(minutes=1),
+    )
 
     @shop.app.view(searches, clicks, key=["user", "at", "page"])
     def found(searches: Any, clicks: Any) -> Any:
@@ -128,8 +134,11 @@ def test_clicks_within_an_hour_of_their_search(shop: Shop) -> None:
     assert pages() == set()
     click("ann", "/tea", 30)
     assert pages() == {("tea", "/tea")}
-    # The searches are at five hours and the clicks at 62 minutes: that of bob cannot be met any more.
+    # The searches are at five hours and the clicks complete up to 61 minutes: that of bob could still be met,
     click("cat", "/pot", 62)
+    assert pages() == {("tea", "/tea")}
+    # and now it cannot.
+    click("cat", "/pot", 63)
     assert pages() == {("tea", "/tea"), ("mug", None)}
     click("bob", "/mug", 60)
     click("cat", "/pot", 330)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from headwater.errors import InvalidError
-from headwater.process.changes import ROW, as_changes, ledger, net, settled
+from headwater.process.changes import ROW, as_changes, ledger, net, put_weights, settled
 from headwater.process.durations import micros
 from headwater.process.kernel import BEGINNING, Now, State, Step, behind
 from headwater.process.sides import LEFT, RIGHT, SIDES, TIME, How, Sides
@@ -119,7 +119,7 @@ class IntervalKernel:
         tables = {}
         for side in SIDES:
             columns = {**keys, TIME: pl.Int64(), ROW: self.schema[side], CHANGE: pl.Int64()}
-            columns |= {_MET: pl.Int64(), _TOLD: pl.Boolean()}
+            columns |= {} if self._is_inner else {_MET: pl.Int64(), _TOLD: pl.Boolean()}
             tables[side] = Table.empty(pl.Schema(columns), (*keys, TIME, ROW), tuple(keys))
         return tables
 
@@ -155,6 +155,8 @@ class IntervalKernel:
         keys = self.sides.keys
         keyed = pl.all_horizontal(pl.col(keys).is_not_null())
         deltas = {side: net(self.sides.of_side(rows, side)) for side in SIDES}
+        if self._is_inner:
+            return self._meet(tables, deltas)
         matching = [delta.filter(keyed).select(keys) for delta in deltas.values()]
         touched = pl.concat(matching).unique()
         before = {side: tables[side].get(touched) for side in SIDES}
@@ -179,6 +181,23 @@ class IntervalKernel:
             tables[side] = tables[side].put(changed.select(tables[side].schema.names()))
             tables[side] = tables[side].drop(gone) if gone.height else tables[side]
         return parts
+
+    @property
+    def _is_inner(self) -> bool:
+        """Whether rows come out in pairs alone, so that nobody has to know who has met nobody."""
+        return self.sides.how is How.INNER
+
+    def _meet(self, tables: dict[str, Table], deltas: dict[str, pl.DataFrame]) -> list[pl.DataFrame]:
+        """Rows of an inner join: of what the other side's changes do not meet, only what changes is read."""
+        keyed = pl.all_horizontal(pl.col(self.sides.keys).is_not_null())
+        deltas = {side: delta.filter(keyed) for side, delta in deltas.items()}
+        touched = {side: delta.select(self.sides.keys).unique() for side, delta in deltas.items()}
+        before = {LEFT: tables[LEFT].get(touched[RIGHT]), RIGHT: tables[RIGHT].get(touched[LEFT])}
+        for side, delta in deltas.items():
+            known = tables[side].get(delta.select(tables[side].key))
+            tables[side], _ = put_weights(tables[side], known, delta)
+        left, right = deltas[LEFT], deltas[RIGHT]
+        return [self._pairs(left, before[RIGHT]), self._pairs(before[LEFT], right), self._pairs(left, right)]
 
     def _added(self, known: pl.DataFrame, delta: pl.DataFrame) -> pl.DataFrame:
         """What was known and what came, with the weight that each had (`_was`) and has, be it none."""

@@ -106,6 +106,11 @@ def union(first: DataFrame, *others: DataFrame) -> DataFrame:
     """
     sides = (first, *others)
     timings = [timing_of(rows) for rows in sides]
+    if any(timing.estimate is not None for timing in timings):
+        raise InvalidError(
+            "union: a topic with a `watermark` function of its own cannot be united with others; declare it with "
+            "`delay` instead"
+        )
     times = {timing.event_time for timing in timings}
     time = times.pop() if len(times) == 1 and all(timing.mark is not None for timing in timings) else None
     parts, inputs = [], 0

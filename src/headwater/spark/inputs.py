@@ -8,12 +8,15 @@ Where partitions become idle after a time, so does such an input.
 The rows of a union say it in a column beside their watermark, as long as it is not known how far each is.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import InvalidError
+from headwater.process.watermarks import Batch, Estimate
 
 WATERMARK = "_watermark"
 """The column in which an operator's rows tell the watermark at which they came, for an operator behind it."""
@@ -49,6 +52,16 @@ def inputs_of(rows: DataFrame, event_time: str | None) -> int:
             f"inputs are told: keep it in `select`, beside {event_time!r}"
         )
     return inputs
+
+
+def by_input(estimates: Mapping[int, Estimate], otherwise: Estimate) -> Estimate:
+    """Estimate each partition's watermark as its input does."""
+
+    def estimate(batch: Batch) -> int:
+        number, partition = divmod(int(batch.partition), SOURCES_MAX)
+        return estimates.get(number, otherwise)(replace(batch, partition=str(partition)))
+
+    return estimate
 
 
 def all_heard(notes: dict[str, Any], inputs: int, idle_after: int | None, clock: int) -> bool:

@@ -140,6 +140,11 @@ def _run(
             watermark=MARK,
             source=SOURCE,
             inputs=sum(timing.inputs for timing in marked),
+            estimates={
+                number: timing.estimate
+                for number, timing in zip((0, timings[0].inputs), timings, strict=True)
+                if timing.estimate is not None
+            },
             idle_after=idle,
             processing_time=idle is not None,
         )

@@ -188,8 +188,8 @@ def _times(rows: pl.DataFrame, packing: Packing, task: int) -> list[tuple[int, d
     found = []
     for number, part in parts.items():
         times = {w: _int(part.get_column(n).to_physical().max()) for w, n in named.items() if n is not None}
-        if packing.event_time is not None:
-            times["low"] = _int(part.get_column(packing.event_time).to_physical().min())
+        if (low := packing.event_time or packing.watermark) is not None:
+            times["low"] = _int(part.get_column(low).to_physical().min())
         found.append((number, times))
     return found
 

@@ -12,7 +12,7 @@ batches without data; a kernel that does not ask for the time is run without.
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
 from headwater.process.watermarks import BoundedDisorder, Estimate, PartitionMark, Watermarks
 from headwater.spark.frames import empty_like, from_bytes, in_pieces, slices, spark_schema
-from headwater.spark.inputs import all_heard
+from headwater.spark.inputs import all_heard, by_input
 from headwater.spark.local import Shared
 from headwater.spark.packing import NO_TIME, PACKED, RESULT, STATISTICS, Packing, buckets_of, pack, unpack
 from headwater.spark.results import Shape
@@ -48,7 +48,8 @@ class Times:
 
     `event_time`, `watermark` and `clock` name columns of microseconds since 1970. The watermark is the least of
     all source partitions' highest event times minus `delay`, or of what `estimate` makes of their times; or, with
-    a column `watermark`, what the rows say in it. A partition without rows for `idle_after` holds nothing back.
+    a column `watermark`, what the rows say in it, or what `estimates` make of that, by the number of the input.
+    A partition without rows for `idle_after` holds nothing back.
     Unless `by_partition`, all tasks are one source: of files, say, there are as many tasks as happen to be there,
     and of the buckets of an operator some may be silent for ever.
     The processing time is the batch's if `processing_time` is set; or, with a column `clock`, what the rows say. A
@@ -60,6 +61,7 @@ class Times:
     by_partition: bool = True
     delay: int = 0
     estimate: Estimate | None = None
+    estimates: Mapping[int, Estimate] = field(default_factory=dict)
     idle_after: int | None = None
     processing_time: bool = False
     watermark: str | None = None
@@ -328,8 +330,9 @@ def advance(notes: dict[str, Any], told: Sequence[Told], times: Times, clock: in
     idle_after = None if times.idle_after is None else f"{times.idle_after} microseconds"
     is_told = times.watermark is not None
     bounded = BoundedDisorder(f"{times.delay} microseconds" if times.delay and not is_told else None)
+    estimate = bounded if is_told or times.estimate is None else times.estimate
     marks = Watermarks(
-        estimate=bounded if is_told or times.estimate is None else times.estimate,
+        estimate=by_input(times.estimates, estimate) if times.estimates else estimate,
         idle_after=idle_after,
         partitions={name: PartitionMark(**mark) for name, mark in notes.get("sources", {}).items()},
         watermark=int(notes.get("watermark", BEGINNING)),

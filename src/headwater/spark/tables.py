@@ -13,10 +13,11 @@ from headwater.errors import InvalidError
 from headwater.process.changelog import AT, DELETED, POSITION, ChangelogKernel
 from headwater.process.durations import micros
 from headwater.process.kernel import BEGINNING, Kernel
+from headwater.process.watermarks import Estimate
 from headwater.process.windowing import CHANGE
 from headwater.spark.frames import empty_like
 from headwater.spark.inputs import SOURCE, SOURCES_MAX, WATERMARK, inputs_of, source_number
-from headwater.spark.rows import BY_PARTITION_KEY, DELAY_KEY, ESTIMATE_KEY, EVENT_TIME_KEY, IDLE_KEY
+from headwater.spark.rows import BY_PARTITION_KEY, DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, estimate_of
 from headwater.spark.stateful import Times, run_kernel
 from headwater.spark.surroundings import current_surroundings
 
@@ -77,7 +78,8 @@ class Timing:
 
     Where `is_one`, its tasks are no partitions, and all of them are one source: those of an operator, of whose
     buckets some may be silent, and those of files, of which there are as many as happen to be there. Rows of a
-    union, which has several `inputs`, say themselves of which source they are: they are `sourced`.
+    union, which has several `inputs`, say themselves of which source they are: they are `sourced`. With an
+    `estimate` they tell their times, of which it makes the watermark.
     """
 
     mark: Column | None = None
@@ -86,6 +88,7 @@ class Timing:
     is_one: bool = True
     inputs: int = 1
     sourced: bool = False
+    estimate: Estimate | None = None
 
     def source(self, first: int = 0) -> Column:
         """Of which source each row is; `first` is the number of this input among others."""
@@ -105,12 +108,9 @@ def timing_of(rows: DataFrame) -> Timing:
         return Timing(F.col(WATERMARK), name, idle, inputs=inputs, sourced=SOURCE in rows.columns)
     if not marked:
         return Timing()
-    if metadata.get(ESTIMATE_KEY):
-        raise InvalidError(
-            "tables and joins do not know a topic's own `watermark` yet; declare the topic with `delay` instead"
-        )
     mark = F.unix_micros(F.col(f"`{name}`").cast("timestamp")) - int(metadata.get(DELAY_KEY, 0))
-    return Timing(mark, name, idle, is_one=not metadata.get(BY_PARTITION_KEY))
+    is_one = not metadata.get(BY_PARTITION_KEY)
+    return Timing(mark, name, idle, is_one, estimate=estimate_of(rows, marked[0].name))
 
 
 def with_marks(rows: DataFrame, timing: Timing) -> DataFrame:
@@ -144,6 +144,7 @@ def run_over(
             watermark=MARK,
             source=SOURCE,
             inputs=timing.inputs,
+            estimates={} if timing.estimate is None else {0: timing.estimate},
             idle_after=idle,
             processing_time=idle is not None,
         )
