@@ -22,8 +22,10 @@ os.environ.setdefault("PYTHONSAFEPATH", "1")
 # As in Spark's workers: the frames of tests are small, and threads only wait for each other.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
-# None of the many JVMs here lives long enough for good code to pay off: without it they take half the time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# The JVMs of apps that tests start do not live long enough for good code to pay off: without it they take half the
+# time.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED
 
 
 @pytest.fixture
@@ -43,7 +45,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     from headwater.spark.session import spark_session
 
     log_file: Path = tmp_path_factory.mktemp("spark") / "spark.log"
+    os.environ["SPARK_SUBMIT_OPTS"] = ""  # This one lives long.
     with spark_session("tests", master="local[2]", log_file=log_file) as session:
+        os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED
         yield session
 
 

@@ -22,7 +22,7 @@ from headwater.transmit.batch import decode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.embedded import Broker
 
-VICTIMS = ["the app", "Java", "workers"]
+VICTIMS = ["Java", "workers"]
 PATIENCE_S = 150.0
 PRODUCTS = ["tea", "coffee", "cocoa"]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,27 +81,18 @@ def test_view_is_exact_after_kills(start: Any, free_port: int, tmp_path: Path) -
     output = tmp_path / "output.txt"
     shop = Shop(f"127.0.0.1:{free_port}")
 
-    def run() -> "subprocess.Popen[str]":
-        with output.open("a") as file:
-            process: subprocess.Popen[str] = start("run", *options, stdout=file.fileno())
-        return process
-
-    process = run()
+    with output.open("a") as file:
+        process: subprocess.Popen[str] = start("run", *options, stdout=file.fileno())
     shop.start()
     try:
         for victim in VICTIMS:
             wait_for_progress(data, process, output)
-            if victim == "the app":
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-                process = run()
-            else:
-                kill_below(process, b"java" if victim == "Java" else b"pyspark.daemon")
+            kill_below(process, b"java" if victim == "Java" else b"pyspark.daemon")
         wait_for_progress(data, process, output)
         assert "Spark's Java process has ended by SIGKILL" in output.read_text()
     finally:
         shop.stop()
-    os.kill(process.pid, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)  # And now the app itself, with all that is under way.
     process.wait()
 
     # What is left is worked off by a last run, and then the log itself says what the view should be.

@@ -1,4 +1,4 @@
-"""A day of events, five minutes at a time: what is remembered does not grow."""
+"""A day of events, ten minutes at a time: what is remembered does not grow."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from headwater.process.sides import LEFT, RIGHT, How
 from tests.process.relations import Running
 
 MINUTE = 60_000_000
-STEP, DAY, EACH, KEYS = 5 * MINUTE, 24 * 60 * MINUTE, 20, 4
+STEP, DAY, EACH, KEYS = 10 * MINUTE, 24 * 60 * MINUTE, 20, 4
 SIDE = pl.Schema({"user": pl.Int64, "n": pl.Int64, "at": pl.Int64})
 OTHER = pl.Schema({"user": pl.Int64, "m": pl.Int64, "then": pl.Int64})
 

@@ -20,7 +20,7 @@ from headwater.errors import InvalidError
 from headwater.process.changes import ROW, as_changes, ledger, net, put_weights, settled, weighed
 from headwater.process.intervals import EXPIRED, NO_TIME
 from headwater.process.kernel import Now, State, Step, behind
-from headwater.process.sides import LEFT, RIGHT, SIDE, TIME, How, Sides
+from headwater.process.sides import LEFT, RIGHT, SIDE, TIME, How, OfSides, Sides
 from headwater.process.table import Table
 from headwater.process.windowing import CHANGE
 
@@ -32,7 +32,7 @@ POSSIBLE = (How.INNER, How.LEFT, How.SEMI, How.ANTI)
 
 
 @dataclass(frozen=True, slots=True)
-class AsOfKernel:
+class AsOfKernel(OfSides):
     """Joins a stream with the version of a table that was valid at the event's time. Made by `of`.
 
     Rows of the left side that are more than `lateness` behind the watermark, or have no time, are in the late
@@ -40,7 +40,6 @@ class AsOfKernel:
     same time the one that came later counts.
     """
 
-    sides: Sides
     lateness: int
 
     @classmethod
@@ -56,16 +55,8 @@ class AsOfKernel:
         return cls(Sides.of(on, _possible(how), left, right), lateness)
 
     @property
-    def by(self) -> tuple[str, ...]:
-        return tuple(self.sides.keys)
-
-    @property
     def schema(self) -> pl.Schema:
         return pl.Schema({**self.sides.schema, GONE: pl.Boolean()})
-
-    @property
-    def output_schema(self) -> pl.Schema:
-        return self.sides.output_schema
 
     @property
     def hold(self) -> int:
@@ -80,9 +71,6 @@ class AsOfKernel:
             LEFT: Table.empty(events, (*keys, TIME, ROW), tuple(keys)),
             RIGHT: Table.empty(versions, (*keys, TIME), tuple(keys)),
         }
-
-    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        return rows
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
         tables, horizon = dict(state), behind(now.watermark, self.lateness)
@@ -180,13 +168,11 @@ class AsOfKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class NowKernel:
+class NowKernel(OfSides):
     """Joins a stream with what a table has when a row comes. Made by `of`.
 
     What came out is not remembered, so the left side cannot take rows back.
     """
-
-    sides: Sides
 
     @classmethod
     def of(
@@ -200,18 +186,6 @@ class NowKernel:
         return cls(Sides.of(on, _possible(how), left, right))
 
     @property
-    def by(self) -> tuple[str, ...]:
-        return tuple(self.sides.keys)
-
-    @property
-    def schema(self) -> pl.Schema:
-        return self.sides.schema
-
-    @property
-    def output_schema(self) -> pl.Schema:
-        return self.sides.output_schema
-
-    @property
     def hold(self) -> int:
         return 0
 
@@ -219,9 +193,6 @@ class NowKernel:
         keys = {name: self.schema[name] for name in self.sides.keys}
         schema = pl.Schema({**keys, ROW: self.schema[RIGHT], CHANGE: pl.Int64()})
         return {RIGHT: Table.empty(schema, (*keys, ROW), tuple(keys))}
-
-    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        return rows
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
         keys = self.sides.keys

@@ -17,7 +17,7 @@ from headwater.errors import InvalidError
 from headwater.process.changes import ROW, as_changes, ledger, net, put_weights, settled
 from headwater.process.durations import micros
 from headwater.process.kernel import BEGINNING, Now, State, Step, behind
-from headwater.process.sides import LEFT, RIGHT, SIDES, TIME, How, Sides
+from headwater.process.sides import LEFT, RIGHT, SIDES, TIME, How, OfSides, Sides
 from headwater.process.table import GONE, Table
 from headwater.process.windowing import CHANGE
 
@@ -74,13 +74,12 @@ def _signed(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalKernel:
+class IntervalKernel(OfSides):
     """Joins two streams on equal keys and event times within bounds. Made by `of`.
 
     A row that is more than `lateness` behind the watermark is in the late ledger, and so is one without a time.
     """
 
-    sides: Sides
     bounds: Bounds
     lateness: int
 
@@ -98,18 +97,6 @@ class IntervalKernel:
         return cls(Sides.of(on, how, left, right), bounds, lateness)
 
     @property
-    def by(self) -> tuple[str, ...]:
-        return tuple(self.sides.keys)
-
-    @property
-    def schema(self) -> pl.Schema:
-        return self.sides.schema
-
-    @property
-    def output_schema(self) -> pl.Schema:
-        return self.sides.output_schema
-
-    @property
     def hold(self) -> int:
         """How far behind the watermark the left or right time of what comes out can be."""
         return max(self.bounds.kept(side) for side in SIDES) + self.lateness
@@ -119,12 +106,10 @@ class IntervalKernel:
         tables = {}
         for side in SIDES:
             columns = {**keys, TIME: pl.Int64(), ROW: self.schema[side], CHANGE: pl.Int64()}
-            columns |= {} if self._is_inner else {_MET: pl.Int64(), _TOLD: pl.Boolean()}
+            if self.sides.how is not How.INNER:  # There nobody has to know who has met nobody.
+                columns |= {_MET: pl.Int64(), _TOLD: pl.Boolean()}
             tables[side] = Table.empty(pl.Schema(columns), (*keys, TIME, ROW), tuple(keys))
         return tables
-
-    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        return rows
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
         taken, late = self._on_time(rows, now.watermark)
@@ -155,7 +140,7 @@ class IntervalKernel:
         keys = self.sides.keys
         keyed = pl.all_horizontal(pl.col(keys).is_not_null())
         deltas = {side: net(self.sides.of_side(rows, side)) for side in SIDES}
-        if self._is_inner:
+        if self.sides.how is How.INNER:
             return self._meet(tables, deltas)
         matching = [delta.filter(keyed).select(keys) for delta in deltas.values()]
         touched = pl.concat(matching).unique()
@@ -181,11 +166,6 @@ class IntervalKernel:
             tables[side] = tables[side].put(changed.select(tables[side].schema.names()))
             tables[side] = tables[side].drop(gone) if gone.height else tables[side]
         return parts
-
-    @property
-    def _is_inner(self) -> bool:
-        """Whether rows come out in pairs alone, so that nobody has to know who has met nobody."""
-        return self.sides.how is How.INNER
 
     def _meet(self, tables: dict[str, Table], deltas: dict[str, pl.DataFrame]) -> list[pl.DataFrame]:
         """Rows of an inner join: of what the other side's changes do not meet, only what changes is read."""

@@ -14,34 +14,20 @@ import polars as pl
 
 from headwater.process.changes import ROW, as_changes, net, put_weights, settled
 from headwater.process.kernel import Now, State, Step
-from headwater.process.sides import LEFT, RIGHT, How, Sides
+from headwater.process.sides import LEFT, RIGHT, How, OfSides, Sides
 from headwater.process.table import Table
 from headwater.process.windowing import CHANGE
 
 
 @dataclass(frozen=True, slots=True)
-class JoinKernel:
+class JoinKernel(OfSides):
     """Joins two tables on equal keys; neither needs to be unique. Made by `of`."""
-
-    sides: Sides
 
     @classmethod
     def of(
         cls, on: str | Sequence[str] | Mapping[str, str], how: How, left: pl.Schema, right: pl.Schema
     ) -> "JoinKernel":
         return cls(Sides.of(on, how, left, right))
-
-    @property
-    def by(self) -> tuple[str, ...]:
-        return tuple(self.sides.keys)
-
-    @property
-    def schema(self) -> pl.Schema:
-        return self.sides.schema
-
-    @property
-    def output_schema(self) -> pl.Schema:
-        return self.sides.output_schema
 
     def initial(self) -> State:
         keys = {name: self.schema[name] for name in self.sides.keys}
@@ -50,9 +36,6 @@ class JoinKernel:
             schema = pl.Schema({**keys, ROW: self.schema[side], CHANGE: pl.Int64()})
             tables[side] = Table.empty(schema, (*keys, ROW), tuple(keys))
         return tables
-
-    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        return rows
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
         keys = self.sides.keys

@@ -14,6 +14,7 @@ import polars as pl
 
 from headwater.errors import InvalidError
 from headwater.process.changes import CHANGE_TYPE, ROW, listed, weighed
+from headwater.process.kernel import Now
 from headwater.process.windowing import CHANGE
 
 SIDE, LEFT, RIGHT, TIME = "_side", "_left", "_right", "_time"
@@ -158,6 +159,28 @@ class Sides:
     def _struct(self, name: str, schema: pl.Schema | None) -> pl.Expr:
         kind = pl.Struct(self.left if name == LEFT else self.right)
         return (pl.lit(None, kind) if schema is None else pl.struct(list(schema))).alias(name)
+
+
+@dataclass(frozen=True, slots=True)
+class OfSides:
+    """What all kernels of two inputs have; see `kernel`."""
+
+    sides: Sides
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        return tuple(self.sides.keys)
+
+    @property
+    def schema(self) -> pl.Schema:
+        return self.sides.schema
+
+    @property
+    def output_schema(self) -> pl.Schema:
+        return self.sides.output_schema
+
+    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        return rows
 
 
 def pairs_of(on: str | Sequence[str] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -197,7 +197,7 @@ class Table:
         """The rows whose key is in `keys`, which may name only some of the key's columns."""
         keys = self._typed(keys)
         found = [part for part in self._find(keys, self.runs, self.fresh) if part.height]
-        rows = found[0] if len(found) == 1 else self._newest(found)
+        rows = _newest(found, self.key) if found else self.fresh.clear()
         return rows.filter(~pl.col(GONE)).select(self._columns)
 
     def meet(self, keys: pl.DataFrame) -> Met | None:
@@ -337,12 +337,6 @@ class Table:
             found = run.find(needles) if needles is not None else _semi(run.frame, keys)
             yield found.select(columns)
 
-    def _newest(self, parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        if not parts:
-            return self.fresh.clear()
-        rows = pl.concat(parts)
-        return rows.unique(self.key, keep="first", maintain_order=True) if self.key else rows.head(1)
-
     def _not_in(self, rows: pl.DataFrame, newer: Sequence[Run]) -> pl.DataFrame:
         """Those of some rows that have not been replaced since."""
         keys = rows.select(self.key)
@@ -353,6 +347,14 @@ class Table:
         kept = _anti(self.fresh, changes.select(self.key)) if self.fresh.height else self.fresh
         fresh = pl.concat([kept, changes]) if kept.height else changes
         return type(self)(self.key, self.by, fresh, self.runs)
+
+
+def _newest(parts: Sequence[pl.DataFrame], key: Sequence[str]) -> pl.DataFrame:
+    """One row of each key, of the first part that has one; a part has a key only once."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = pl.concat(parts)
+    return rows.unique(key, keep="first", maintain_order=True) if key else rows.head(1)
 
 
 def _merged(table: Table, older: Run, newer: Run, *, first: bool) -> Run:
