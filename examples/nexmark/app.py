@@ -1,4 +1,4 @@
-"""Nexmark's queries as an app: results that are tables are views, rows that stay go to Parquet files.
+"""Nexmark's queries as an app: results that are changes are views, rows that stay go to Parquet files.
 
 python events.py .                          writes side_input.csv, which q13 reads
 NEXMARK=q4,q9 headwater run app.py          all of them at once are many for a laptop

@@ -231,21 +231,25 @@ def q22(bids: DataFrame) -> DataFrame:
     return bids.selectExpr("auction", "bidder", "price", "channel", *folders)
 
 
+_BID = ["auction", "bidder", "price", "date_time"]
 KEYS = {
     "q3": ["id"],
     "q4": ["category"],
     "q5": ["start", "auction"],
     "q6": ["id"],
+    "q7": _BID,
     "q8": ["id"],
     "q9": ["id"],
     "q11": ["bidder", "window"],
     "q12": ["bidder", "window"],
+    "q13": _BID,
     "q15": ["day"],
     "q16": ["channel", "day"],
     "q17": ["auction", "day"],
     "q18": ["bidder", "auction"],
     "q19": ["auction", "rank_number"],
+    "q20": _BID,
 }
-"""By what the rows of those queries are told apart whose results are tables; the others give rows that stay."""
+"""By what the rows of those queries are told apart whose results are changes; the others give rows that stay."""
 
 QUERIES = {f"q{number}": globals()[f"q{number}"] for number in range(23)}
