@@ -14,8 +14,6 @@ FOLDER = Path(__file__).parents[1] / "transcripts"
 CHOSEN = {
     "merging_sessions_retract_all_their_panes",
     "delay_after_the_first_event",
-    "late_rows_are_in_the_ledger",
-    "several_inputs_the_slowest_holds",
     "results_are_windowed_again",
     "crash_and_restart_change_nothing",
     "a_click_within_a_minute_of_its_search",
