@@ -22,6 +22,10 @@ from _brokers import create_topic, free_port, start_headwater
 from _loads import producing
 from _report import machine
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from torture.processes import below
+
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "burst.md"
 TIMES = 50
 WARM_UP_S, USUAL_S, BURST_S, PATIENCE_S = 40.0, 20.0, 20.0, 600.0
@@ -55,21 +59,10 @@ class Seen:
     """When, and how long it said that it would take."""
 
     def look(self, process: int, pipeline: dict[str, Any]) -> None:
-        self.memory_mb = max(self.memory_mb, sum(map(memory_mb, tree(process))))
+        self.memory_mb = max(self.memory_mb, sum(map(memory_mb, (process, *(pid for pid, _ in below(process))))))
         self.batch_rows = max(self.batch_rows, pipeline["numInputRows"] or 0)
         self.behind = max(self.behind, pipeline["behindRecords"] or 0)
         self.told.append((time.monotonic(), pipeline["catchUpSeconds"]))
-
-
-def tree(process: int) -> Iterator[int]:
-    """A process and those below it."""
-    yield process
-    try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except OSError:
-        return
-    for child in map(int, children):
-        yield from tree(child)
 
 
 def memory_mb(process: int) -> float:

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torture.processes import below
+
 PATIENCE_S = 60.0
 
 
@@ -66,7 +68,7 @@ class PostgresServer:
     def kill(self) -> None:
         """SIGKILL it, with the processes it has for its connections."""
         assert self._process is not None
-        pids = [self._process.pid, *_children(self._process.pid)]
+        pids = [self._process.pid, *(pid for pid, _ in below(self._process.pid))]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -143,12 +145,6 @@ def _can_run(installed: Path, user: int) -> bool:
         return False
     readable = (installed / "share" / "postgres.bki").stat().st_mode & 0o004
     return done.returncode == 0 and bool(readable)
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []  # They end by themselves when they find that their parent has gone.
 
 
 def _free_port() -> int:

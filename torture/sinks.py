@@ -21,12 +21,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from torture.processes import below
 from torture.subjects import RAW, SUBJECTS, TOTALS, Subject
 from torture.windows import KEYS, TRIGGERS, WINDOWS, windows_of
 
@@ -133,7 +134,7 @@ class World:
             self.end_app()
             self.start_app()
         elif victim in ("jvm", "worker"):
-            found = [pid for pid, name in _descendants(app.pid) if (name == "java") == (victim == "jvm")]
+            found = [pid for pid, name in below(app.pid) if (name == "java") == (victim == "jvm")]
             if not found:
                 return None
             _kill(chance.choice(found))
@@ -319,14 +320,6 @@ def _create_topic(servers: str) -> None:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def _descendants(pid: int) -> Iterator[tuple[int, str]]:
-    """The processes below one, with their names."""
-    with contextlib.suppress(OSError):
-        for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
-            yield child, Path(f"/proc/{child}/comm").read_text().strip()
-            yield from _descendants(child)
 
 
 def _free_port() -> int:

@@ -25,7 +25,7 @@ from headwater.spark.life import stop_session, tell_nothing_twice
 PREDECESSOR_S = 60.0
 """How long the processes of a run that was killed may take to notice."""
 
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_STREAMING = "org.apache.spark.sql.execution.streaming"
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def _settings(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # Spark's 15 s for a worker to start are too few on a machine that is busy with other things.
         "spark.python.authenticate.socketTimeout": "120s",
@@ -90,6 +90,13 @@ def _settings(master: str) -> dict[str, str]:
         settings["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
         settings["spark.driver.host"] = "127.0.0.1"
         settings["spark.driver.bindAddress"] = "127.0.0.1"
+        settings["spark.python.daemon.module"] = "headwater.spark.daemon"
+        # Spark sets it for functions but not for sources, and keeps workers apart by what is set for them.
+        settings["spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"] = "1"
+        # Spark's own choice asks `readlink` about each file of a checkpoint, twice: a hundred processes a batch.
+        settings["spark.sql.streaming.checkpointFileManagerClass"] = (
+            f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+        )
     return settings
 
 

@@ -1,0 +1,17 @@
+"""The processes that a program has started, as Linux knows them."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def below(pid: int) -> Iterator[tuple[int, str]]:
+    """Those below one, at any depth, with their names.
+
+    Linux lists children by the thread that started them, and Java starts Spark's workers from many.
+    """
+    for threads_children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            for child in map(int, threads_children.read_text().split()):
+                yield child, Path(f"/proc/{child}/comm").read_text().strip()
+                yield from below(child)
