@@ -22,6 +22,10 @@ class InvalidError(HeadwaterError):
     exit_code = 2
 
 
+class RefusedError(InvalidError):
+    """A place for results does not take a row: mend the row, or the place, or leave it out."""
+
+
 class ConflictError(HeadwaterError):
     """Somebody else holds it or has changed it: read again, then retry or stop the other one."""
 

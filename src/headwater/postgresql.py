@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import HeadwaterError, InvalidError, UnavailableError
+from headwater.errors import HeadwaterError, InvalidError, RefusedError, UnavailableError
 
 if TYPE_CHECKING:
     import psycopg
@@ -24,6 +24,9 @@ _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_cou
 
 _PASSING = ("08", "40", "53", "55P03", "55006", "57", "58", "25P03", "25006")
 """Classes of SQLSTATE that pass: connection, conflict, resources, a lock, shutdown, disk, a standby."""
+
+_OF_A_ROW = ("22", "23")
+"""Classes of SQLSTATE that are about values: data, constraints."""
 
 _REFUSED = re.compile(r"authentication failed|no pg_hba\.conf entry|(database|role) \".*\" does not exist")
 """What a server says to who may not come in; that has no SQLSTATE in libpq."""
@@ -89,6 +92,8 @@ def explain(error: "psycopg.Error", attempt: str, rows: "pa.Table | None" = None
     text = (diag.message_primary or str(error).strip() or type(error).__name__).replace("\n", " ")
     message = f"cannot {attempt}: {text}"
     state = diag.sqlstate
+    if state is None and isinstance(error, psycopg.DataError):
+        return RefusedError(message)
     if state is None:
         lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         if not lost or _REFUSED.search(text):
@@ -105,4 +110,5 @@ def explain(error: "psycopg.Error", attempt: str, rows: "pa.Table | None" = None
         message += f"; {(diag.context or '').splitlines()[0]}"
         if rows is not None and int(line[1]) <= rows.num_rows:
             message += f"; row: {rows.slice(int(line[1]) - 1, 1).to_pylist()[0]!r}"
-    return InvalidError(message, hint=diag.message_hint)
+    kind = RefusedError if state.startswith(_OF_A_ROW) else InvalidError
+    return kind(message, hint=diag.message_hint)

@@ -16,13 +16,15 @@ lost; so a sink remembers the runs it had, and refuses these with a `ConflictErr
 
 `headwater.testing.sinks` has the contract as tests, for every sink.
 
-An `UnavailableError` says that the place is away: the query waits for it, however long. Every other error is the
-query's: tried a few times, then given up with its message.
+An `UnavailableError` says that the place is away: the query waits for it, however long. A `RefusedError` says that
+the place does not take a row of the batch; a writer that raises it can also `rehearse`. So, after a few tries, the
+records behind such rows are found, and go to the dead letters. Every other error is the query's: given up with its
+message.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,6 +79,14 @@ class Writer(Protocol):
 
     def close(self) -> None:
         """Let go of connections; what was written stays."""
+
+
+@runtime_checkable
+class Rehearsing(Protocol):
+    """A writer that can try rows out."""
+
+    def rehearse(self, batch: Batch) -> None:
+        """Write the batch and take it back before anybody sees it; raises what `write` would."""
 
 
 class Sink(Protocol):

@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 
 import headwater as hw
-from headwater.errors import ConflictError, InvalidError, UnavailableError
+from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.sink import Batch, Stream
 from headwater.testing.sinks import Place, SinkContract, batch_of, json_form, stream_of, table
 from torture.postgres import PostgresServer
@@ -196,8 +196,21 @@ def test_a_refused_row_is_named(postgres: PostgresServer) -> None:
             writer.write(batch_of(0, [("long", 2, 1), ("b", 1, 1)], signed=False))
         with pytest.raises(InvalidError, match="invalid byte sequence"):
             writer.write(batch_of(0, [("\0", 1, 1)], signed=False))
+        with pytest.raises(RefusedError, match="'positive'"):
+            writer.rehearse(batch_of(0, [("a", -5, 1)], signed=False))
         assert writer.write(batch_of(0, [("b", 1, 1)], signed=False)), "and the writer goes on"
     assert rows_of(postgres.dsn, name, stream) == [{"k": "b", "v": 1}]
+
+
+def test_a_rehearsal_sees_what_a_commit_would_find(postgres: PostgresServer) -> None:
+    name, stream = new_name(), stream_of()
+    with psycopg.connect(postgres.dsn) as db:
+        db.execute(f"create table {name} (k text unique deferrable initially deferred, v bigint)")  # type: ignore[call-overload]
+    with closing(hw.Postgres(postgres.dsn, table=name).open(stream)) as writer:
+        writer.write(batch_of(0, [("a", 1, 1)], signed=False))
+        for attempt in (writer.rehearse, writer.write):
+            with pytest.raises(RefusedError, match="duplicate key"):
+                attempt(batch_of(1, [("a", 2, 1)], signed=False))
 
 
 def test_null_keys_need_an_index_that_knows_them(postgres: PostgresServer) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.errors import ConflictError, InvalidError, UnavailableError
+from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.sink import Batch, Stream
 from headwater.testing.sinks import Place, SinkContract, batch_of, json_form, stream_of
 
@@ -155,6 +155,8 @@ def test_a_refused_row_is_named(tmp_path: Path) -> None:
     with closing(sink.open(stream_of(key="k"))) as writer:
         with pytest.raises(InvalidError, match=r"table 't' of .*: CHECK constraint failed: positive; row: .*-5"):
             writer.write(batch_of(0, [("b", 1, 1), ("a", -5, 1), ("c", 2, 1)], signed=False))
+        with pytest.raises(RefusedError, match="CHECK constraint failed"):
+            writer.rehearse(batch_of(0, [("a", -5, 1)], signed=False))
         assert writer.write(batch_of(0, [("b", 1, 1)], signed=False)), "and the writer goes on"
 
 

@@ -1,6 +1,8 @@
-"""A row on which a view's function fails goes to the dead-letter topic, and the view goes on without it."""
+"""A row on which a function fails, or that a place refuses, goes to the dead-letter topic; the query goes on."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from headwater.transmit.redrive import Marks, letters_of, redrive
 ORDERS = TopicPartition("orders", 0)
 
 
-def shop() -> hw.App:
+def shop(folder: Path) -> hw.App:
+    """The table that `products` goes to is made by the tests, with a constraint of its own."""
     app = hw.App("shop")
     orders = app.topic("orders")
 
@@ -41,13 +44,17 @@ def shop() -> hw.App:
     def counts(orders: Any) -> Any:
         return parsed(orders).groupBy("product").count()
 
+    @app.sink(orders, to=hw.Sqlite(folder / "results.db", table="products"))
+    def products(orders: Any) -> Any:
+        return parsed(orders).select("product")
+
     return app
 
 
 def run_once(spark: Any, servers: str, folder: Path) -> tuple[ViewStore, Pipeline]:
     store = ViewStore(folder / "views.db")
     settings = PipelineSettings(bootstrap_servers=servers, data=folder, once=True)
-    pipeline = Pipeline(shop(), spark, store, FactStore(folder / "facts.db"), settings, SystemClock())
+    pipeline = Pipeline(shop(folder), spark, store, FactStore(folder / "facts.db"), settings, SystemClock())
     try:
         pipeline.start()
         pipeline.run()
@@ -60,19 +67,29 @@ def test_a_poison_row_is_isolated_and_comes_back_mended(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
     servers = broker.bootstrap_servers
+    results = tmp_path / "results.db"
+    with closing(sqlite3.connect(results)) as db:
+        db.execute("create table products (product text constraint short check (length(product) < 5))")
     with Client(servers) as client:
         client.create_topic("orders", partitions=2)
-    produce(servers, "orders", [b"good=1", b"fine=2"], partition=0)
+    produce(servers, "orders", [b"good=1", b"fine=2", b"too long=3"], partition=0)
     produce(servers, "orders", [b"a=2", b"bad=much", b"b=3"], partition=1)
     store, pipeline = run_once(spark, servers, tmp_path)
-    assert {row["product"] for row in store.rows("amounts")} == {"a", "b", "good", "fine"}
+    assert {row["product"] for row in store.rows("amounts")} == {"a", "b", "good", "fine", "too long"}
     assert {row["product"]: row["count"] for row in store.rows("counts")}["bad"] == 1
-    assert pipeline.left_out() == {"amounts": 1, "counts": 0}
+    assert pipeline.left_out() == {"amounts": 1, "counts": 0, "products": 1}
+    with closing(sqlite3.connect(results)) as db:
+        names = [name for (name,) in db.execute("select product from products order by 1")]
+    assert names == ["a", "b", "bad", "fine", "good"]
     states = [fact.body["state"] for fact in FactStore(tmp_path / "facts.db").latest("amounts", limit=100)]
     assert "isolating" in states
 
     with Client(servers) as client:
-        (letter,) = letters_of(client, "orders.deadletter")
+        letters = {letter.query: letter for letter in letters_of(client, "orders.deadletter")}
+        refused = letters["shop.products"]
+        assert (refused.origin, refused.origin_offset) == (ORDERS, 2)
+        assert "CHECK constraint failed: short" in refused.reason
+        letter = letters["shop.amounts"]
         assert (letter.origin, letter.origin_offset) == (TopicPartition("orders", 1), 1)
         assert (letter.query, letter.record.value) == ("shop.amounts", b"bad=much")
         assert letter.reason.startswith("view 'amounts' failed on it: ")
@@ -86,7 +103,7 @@ def test_a_poison_row_is_isolated_and_comes_back_mended(
 
 def test_a_letter_is_written_once_though_we_died_before_noting_it(broker: Broker, tmp_path: Path) -> None:
     topic = Topic(name="orders")
-    (query,) = (view for view in shop().views if view.name == "amounts")
+    (query,) = (view for view in shop(tmp_path).views if view.name == "amounts")
     with Client(broker.bootstrap_servers) as client:
         client.create_topic("orders", partitions=1)
         client.produce(ORDERS, encode_batch([Record(value=b"%d" % n, timestamp_ms=1) for n in range(3)]))

@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.change import Op
-from headwater.errors import ConflictError, InvalidError
+from headwater.errors import ConflictError, InvalidError, RefusedError
 from headwater.store.columns import Column
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.tables import Progress
@@ -92,6 +93,19 @@ def test_failed_batch_leaves_no_trace(place, open_store):
         store.commit_rows("totals", pa.table({"product": ["tea"]}), run="second", batch=0)
     assert as_mapping(store.rows("totals")) == {"tea": 1.0}
     assert store.progress("totals") == Progress(run="first", batch=0, note={})
+
+
+def test_a_rehearsal_leaves_no_trace(place, open_store):
+    store = opened(place, open_store)
+    store.commit_rows("totals", totals(("tea", 1.0)), run="r", batch=0)
+    store.rehearse_rows("totals", totals(("tea", 2.0), ("milk", 3.0)))
+    assert (as_mapping(store.rows("totals")), store.position("totals")) == ({"tea": 1.0}, 1)
+    if isinstance(place, str):  # PostgreSQL keeps no text with such a character.
+        for attempt in (store.rehearse_rows, partial(store.commit_rows, run="r", batch=1)):
+            with pytest.raises(RefusedError, match="write to the store"):
+                attempt("totals", totals(("\0", 1.0)))
+    assert store.commit_rows("totals", totals(("milk", 4.0)), run="r", batch=1)
+    assert as_mapping(store.rows("totals")) == {"milk": 4.0, "tea": 1.0}
 
 
 def test_null_keys_are_one_key(place, open_store):

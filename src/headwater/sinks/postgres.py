@@ -11,12 +11,12 @@ guards the rows; see docs/decisions/0050.
     headwater_progress   target -> query, run, batch, epoch, past     in the schema of the table
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headwater.errors import ConflictError, InvalidError
+from headwater.errors import ConflictError, RefusedError
 from headwater.postgresql import connect, explained
 from headwater.sink import Batch, Guarantee, Stream
 from headwater.sinks import postgres_table as tables
@@ -118,23 +118,34 @@ class PostgresWriter:
 
     def write(self, batch: Batch) -> bool:
         """Write the batch in one transaction; False if it is there already."""
-        rows = batch.rows.cast(self._stream.schema)
-        attempt = f"write batch {batch.number} of {self._stream.query!r} to {self._place}"
-        with explained(attempt), self._connection.transaction():
-            progress = self._lock()
-            step = judge(progress, batch, self._stream, self._place)
-            if step is Step.SKIP:
-                return False
-            if step is Step.START_AFRESH:
-                # Not truncate: that would lock out everybody who reads.
-                self._connection.execute(self._shape.delete_all)
-            self._put(Batch(run=batch.run, number=batch.number, rows=rows, signs=batch.signs), attempt)
-            self._note(advance(progress, batch))
-        return True
+        with explained(self._attempt(batch)), self._connection.transaction():
+            return self._apply(batch)
+
+    def rehearse(self, batch: Batch) -> None:
+        """Write the batch in a transaction that is rolled back."""
+        with explained(self._attempt(batch)), self._connection.transaction(force_rollback=True):
+            self._apply(batch)
+            self._connection.execute("set constraints all immediate")  # The others would come with the commit.
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    def _attempt(self, batch: Batch) -> str:
+        return f"write batch {batch.number} of {self._stream.query!r} to {self._place}"
+
+    def _apply(self, batch: Batch) -> bool:
+        rows = batch.rows.cast(self._stream.schema)
+        progress = self._lock()
+        step = judge(progress, batch, self._stream, self._place)
+        if step is Step.SKIP:
+            return False
+        if step is Step.START_AFRESH:
+            # Not truncate: that would lock out everybody who reads.
+            self._connection.execute(self._shape.delete_all)
+        self._put(replace(batch, rows=rows))
+        self._note(advance(progress, batch))
+        return True
 
     def _lock(self) -> Progress | None:
         """Hold the table's row of progress until the end of the transaction; ConflictError if it is not ours."""
@@ -148,14 +159,15 @@ class PostgresWriter:
         values = (progress.run, progress.number, list(progress.past), self._shape.target.name)
         self._connection.execute(self._shape.note_progress, values)
 
-    def _put(self, batch: Batch, attempt: str) -> None:
+    def _put(self, batch: Batch) -> None:
+        attempt = self._attempt(batch)
         if not self._stream.key:
             self._copy(self._shape.copy_into, batch.rows, attempt)
             return
         folded = fold(batch, self._stream.key)
         nulls = tables.null_keys(folded.puts, self._stream.key)
         if nulls is not None and not self._shape.nulls_are_equal:
-            raise InvalidError(
+            raise RefusedError(
                 f"cannot write row {nulls} to {self._place}: its key is null, and the table's unique key takes "
                 "nulls for different",
                 hint=f"make the index with `nulls not distinct`, or leave such rows out of {self._stream.query!r}",

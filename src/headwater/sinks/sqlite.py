@@ -16,7 +16,7 @@ import math
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.errors import ConflictError, InvalidError, UnavailableError
+from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.jsonvalues import TIME_FORMAT
 from headwater.sink import Batch, Guarantee, Stream
 from headwater.sinks.folding import check_changes_have_key, fold
@@ -79,24 +79,31 @@ class SqliteWriter:
 
     def write(self, batch: Batch) -> bool:
         """Write the batch in one transaction; False if it is there already."""
-        batch = Batch(
-            run=batch.run, number=batch.number, rows=batch.rows.cast(self._stream.schema), signs=batch.signs
-        )
-        attempt = f"write batch {batch.number} of {self._stream.query!r} to {self._place}"
-        with _explained(attempt), _transaction(self._db):
-            progress = self._progress()
-            step = judge(progress, batch, self._stream, self._place)
-            if step is Step.SKIP:
-                return False
-            if step is Step.START_AFRESH:
-                self._db.execute(f"delete from {_quote(self._table)}")
-            self._put(batch)
-            self._note(advance(progress, batch))
-        return True
+        with _explained(self._attempt(batch)), _transaction(self._db):
+            return self._apply(batch)
+
+    def rehearse(self, batch: Batch) -> None:
+        """Write the batch in a transaction that is rolled back."""
+        with _explained(self._attempt(batch)), _transaction(self._db, end="rollback"):
+            self._apply(batch)
 
     def close(self) -> None:
         """Close the file."""
         self._db.close()
+
+    def _attempt(self, batch: Batch) -> str:
+        return f"write batch {batch.number} of {self._stream.query!r} to {self._place}"
+
+    def _apply(self, batch: Batch) -> bool:
+        progress = self._progress()
+        step = judge(progress, batch, self._stream, self._place)
+        if step is Step.SKIP:
+            return False
+        if step is Step.START_AFRESH:
+            self._db.execute(f"delete from {_quote(self._table)}")
+        self._put(replace(batch, rows=batch.rows.cast(self._stream.schema)))
+        self._note(advance(progress, batch))
+        return True
 
     def _progress(self) -> Progress | None:
         """How far the query is; ConflictError if somebody else has opened the table since."""
@@ -141,7 +148,7 @@ class SqliteWriter:
                 self._db.executemany(statement, left)
             except (sqlite3.IntegrityError, sqlite3.DataError) as error:
                 row = dict(zip(some.column_names, values[-1 - length_hint(left)], strict=True))
-                raise InvalidError(
+                raise RefusedError(
                     f"cannot write a row to {self._place}: {error}; row: {row!r}",
                     hint=f"alter the table, or leave such rows out of {self._stream.query!r}",
                 ) from error
@@ -314,11 +321,11 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 @contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+def _transaction(db: sqlite3.Connection, *, end: str = "commit") -> Iterator[None]:
     db.execute("begin immediate")
     try:
         yield
-        db.execute("commit")
+        db.execute(end)
     except BaseException:
         if db.in_transaction:
             db.execute("rollback")

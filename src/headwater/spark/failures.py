@@ -32,12 +32,17 @@ class Failure:
     @property
     def final(self) -> bool:
         """Whether it would fail in the same way for ever."""
-        return self.error is not None and not self.error.retriable
+        return self.error is not None and not (self.error.retriable or self.of_a_row)
 
     @property
     def of_a_row(self) -> bool:
         """Whether it may be a single row that makes it fail; of ours, each says what it is."""
-        return self.error is None
+        return self.error is None or self.refused
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is the place for the results that does not take a row."""
+        return self.error is not None and issubclass(self.error, errors.RefusedError)
 
     @property
     def passing(self) -> bool:

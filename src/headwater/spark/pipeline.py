@@ -28,10 +28,10 @@ from headwater.spark.definition import check_definition, keep_partitions, read_d
 from headwater.spark.exclusions import Exclusions, exclusions_of
 from headwater.spark.failures import Failure
 from headwater.spark.life import died, java_exit, while_java_lives
-from headwater.spark.poison import Ground, Isolation
+from headwater.spark.poison import Ground, Isolation, nowhere
 from headwater.spark.rebuilding import Rebuilds, Surrounding
 from headwater.spark.rows import bad_records
-from headwater.spark.sink import BESIDE_ROWS, BatchFunction, DeliverySink, dead_letter_sink, view_sink
+from headwater.spark.sink import BESIDE_ROWS, DeliverySink, QuerySink, ViewSink, dead_letter_sink
 from headwater.spark.spool import Spool
 from headwater.spark.watching import Watch
 from headwater.store.columns import Column
@@ -64,7 +64,7 @@ class _Launched:
 
     query: Query
     generation: Generation
-    sink: BatchFunction
+    sink: QuerySink
 
 
 class Pipeline:
@@ -109,9 +109,9 @@ class Pipeline:
         for topic, records in misfits:
             name = topic.dead_letters
             check_checkpoint(self._checkpoint(name), name)
-            sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, self._clock)
+            letters = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, self._clock)
             writer = self._writer(name, name, records, UPDATE, DEAD_LETTER_TRIGGER)
-            self._watch.launch(name, partial(self._begin, writer.foreachBatch(sink), UPDATE))
+            self._watch.launch(name, partial(self._begin, writer.foreachBatch(letters), UPDATE))
         self._rebuilds.tend()
 
     @while_java_lives()
@@ -152,7 +152,8 @@ class Pipeline:
     # -- mending ----------------------------------------------------------------------------------------------
 
     def isolate(self, name: str, failure: Failure) -> Isolation | None:
-        """Begin to look for the rows on which a query's function fails; None for dead letters, which have none."""
+        """Begin to look for the rows on which a query's function fails, or that its place does not take; None for
+        dead letters, which have none."""
         launched = self._launched.get(name)
         if launched is None:
             return None
@@ -161,6 +162,7 @@ class Pipeline:
             servers=self._settings.bootstrap_servers,
             checkpoint=self._checkpoint(launched.generation.name),
             starting=launched.generation.starting,
+            take=launched.sink.rehearse if failure.refused else nowhere,
         )
         exclusions = self._exclusions[launched.generation.query]
         tell = partial(self._watch.tell, name)
@@ -213,7 +215,7 @@ class Pipeline:
             self._watch.tell(plan.query.name, body)
         write_definition(folder, keep_partitions(read_definition(folder), plan.definition))
 
-    def _make_sink(self, plan: Plan, generation: Generation | None = None) -> BatchFunction:
+    def _make_sink(self, plan: Plan, generation: Generation | None = None) -> QuerySink:
         query, spool = plan.query, self._spool(plan.query)
         continues = (generation or self._generations.current(query.name)).continues
         if isinstance(query, Delivery):
@@ -232,11 +234,11 @@ class Pipeline:
         checkpoint = self._checkpoint((generation or self._generations.current(query.name)).name)
         _check_store(self._store, query, checkpoint)
         self._store.declare(_shape(query, plan.rows), _access(query))
-        return view_sink(
+        return ViewSink(
             self._store, query, spool, self._watch.tell_operators, checkpoint=checkpoint, continues=continues
         )
 
-    def _start(self, plan: Plan, sink: BatchFunction, generation: Generation | None = None) -> None:
+    def _start(self, plan: Plan, sink: QuerySink, generation: Generation | None = None) -> None:
         name = plan.query.name
         generation = generation or self._generations.current(name)
         self._launched[name] = _Launched(plan.query, generation, sink)

@@ -1,9 +1,10 @@
-"""Poison rows: finds the records on which a query's function fails, and takes them out of its way.
+"""Poison rows: finds the records on which a query's function fails, or whose rows its place does not take.
 
-A batch that fails over and over is tried again in parts, as bounded DataFrames whose rows go nowhere, until single
-records remain. These go to the dead-letter topic with the reason, and the query leaves them out from then on: the
-letter is written first, and what is left out is derived from letters (`exclusions`), so nothing is lost between.
-The failed batch was never finished, so nobody has seen anything of it: it is simply run again, without them.
+A batch that fails over and over is tried again in parts, as bounded DataFrames whose rows go nowhere, or are
+written and taken back, until single records remain. These go to the dead-letter topic with the reason, and the
+query leaves them out from then on: the letter is written first, and what is left out is derived from letters
+(`exclusions`), so nothing is lost between. The failed batch was never finished, so nobody has seen anything of it:
+it is simply run again, without them.
 """
 
 import threading
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headwater.app import Query, Topic
 from headwater.clock import Clock
-from headwater.errors import ClosedError, HeadwaterError, UnavailableError
+from headwater.errors import ClosedError, HeadwaterError, RefusedError, UnavailableError
 from headwater.record import Record, TopicPartition
 from headwater.spark.bisection import NoneFailsAloneError, TooManyFailError, find_failing
 from headwater.spark.building import call_function, read_part
@@ -41,6 +42,11 @@ Parts = Mapping[str, Sequence[Range]]
 """Of each topic, the ranges to read."""
 
 
+def nowhere(rows: DataFrame) -> None:
+    """Compute the rows, only to see whether that fails."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
     """Where a query runs: what is needed to run parts of its batch again."""
@@ -50,6 +56,8 @@ class Ground:
     checkpoint: Path
     starting: Starting | None = None
     """Where its first batch starts, if not at the first record."""
+    take: Callable[[DataFrame], None] = nowhere
+    """Runs what a function has made of a part, and raises where that fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +211,10 @@ class Search:
                     ground.spark, topic, ground.servers, parts.get(topic.name, ()), self._options(topic)
                 ),
             )
-            rows.write.format("noop").mode("overwrite").save()
+            ground.take(rows)
+        except RefusedError as error:
+            self._last = Failure(str(error), RefusedError)
+            return True
         except HeadwaterError:
             raise
         except Exception as error:

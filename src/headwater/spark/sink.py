@@ -5,9 +5,10 @@ takes rows and number in one transaction and skips what it has; so do the sinks 
 letter says which record it was, so after a crash what was written of the batch is read back, and the rest written.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -17,7 +18,7 @@ from headwater.clock import Clock
 from headwater.errors import UnavailableError
 from headwater.process.windowing import CHANGE
 from headwater.record import Record, TopicPartition
-from headwater.sink import Batch, Stream, Writer
+from headwater.sink import Batch, Rehearsing, Stream, Writer
 from headwater.spark.checkpoint import offsets_behind
 from headwater.spark.inputs import SOURCE, WATERMARK
 from headwater.spark.offsets import to_json
@@ -39,38 +40,58 @@ BESIDE_ROWS = (CHANGE, WATERMARK, SOURCE)
 _BATCH_RECORDS = 500
 
 
-def view_sink(
-    store: ViewStore,
-    view: View,
-    spool: Spool,
-    note: NoteFacts,
-    *,
-    checkpoint: Path,
-    continues: str | None = None,
-) -> BatchFunction:
-    """Upsert each batch into the view, its late rows into the ledger, and note what its operators said.
+class QuerySink(Protocol):
+    """Where the rows of a view or of a sink go."""
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write a batch."""
+
+    def rehearse(self, rows: DataFrame) -> None:
+        """See whether the rows would be taken, as part of the batch that was tried last; they go nowhere."""
+
+
+class ViewSink:
+    """Upserts each batch into the view, its late rows into the ledger, and notes what its operators said.
 
     How far the batch has read is in the checkpoint before it runs; it is kept with the rows, so that readers can
     wait until the view has seen a record.
     """
 
-    def write(rows: DataFrame, batch: int) -> None:
+    def __init__(
+        self,
+        store: ViewStore,
+        view: View,
+        spool: Spool,
+        note: NoteFacts,
+        *,
+        checkpoint: Path,
+        continues: str | None = None,
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._spool = spool
+        self._note = note
+        self._checkpoint = checkpoint
+        self._continues = continues
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
         table = rows.toArrow()  # The steps run now, and leave their files.
         run = _run_of(rows)
-        late_rows, signs = spool.late(run, batch), signs_of(table)
-        store.commit_rows(
-            view.name,
+        self._store.commit_rows(
+            self._view.name,
             table,
             run=run,
             batch=batch,
-            late_rows=late_rows,
-            signs=signs,
-            continues=continues,
-            offsets=to_json(offsets_behind(checkpoint, batch)),
+            late_rows=self._spool.late(run, batch),
+            signs=signs_of(table),
+            continues=self._continues,
+            offsets=to_json(offsets_behind(self._checkpoint, batch)),
         )
-        _note_operators(view, spool, note, run, batch)
+        _note_operators(self._view, self._spool, self._note, run, batch)
 
-    return write
+    def rehearse(self, rows: DataFrame) -> None:
+        table = rows.toArrow()
+        self._store.rehearse_rows(self._view.name, table, signs_of(table))
 
 
 class DeliverySink:
@@ -85,6 +106,7 @@ class DeliverySink:
         self._spool = spool
         self._note = note
         self._writer: Writer | None = None
+        self._tried = ("", 0)
 
     def open(self) -> None:
         """Fence those before us, and find out what does not fit; a place that is away is waited for later."""
@@ -96,17 +118,30 @@ class DeliverySink:
     def __call__(self, rows: DataFrame, batch: int) -> None:
         table, run = rows.toArrow(), _run_of(rows)
         late_rows = self._spool.late(run, batch)
+        self._tried = run, batch
         if table.num_rows:
-            self._write(Batch(run=run, number=batch, rows=rows_alone(table), signs=_sign_array(table)))
+            with self._using() as writer:
+                writer.write(self._batch(table))
         if late_rows:
             self._store.note_late(self._delivery.name, late_rows, run=run, batch=batch)
         _note_operators(self._delivery, self._spool, self._note, run, batch)
 
-    def _write(self, batch: Batch) -> None:
+    def rehearse(self, rows: DataFrame) -> None:
+        table = rows.toArrow()
+        with self._using() as writer:
+            if isinstance(writer, Rehearsing):
+                writer.rehearse(self._batch(table))
+
+    def _batch(self, table: pa.Table) -> Batch:
+        run, number = self._tried
+        return Batch(run=run, number=number, rows=rows_alone(table), signs=_sign_array(table))
+
+    @contextmanager
+    def _using(self) -> Iterator[Writer]:
         if self._writer is None:
             self._writer = self._delivery.to.open(self._stream)
         try:
-            self._writer.write(batch)
+            yield self._writer
         except BaseException:
             self.close()  # Whatever state it was in: the next try begins with a new one.
             raise

@@ -20,7 +20,7 @@ Thread-safe: one writer at a time; readers read while a batch is written.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,10 @@ _SCHEMA = (
     *late.SCHEMA,
     *generations.SCHEMA,
 )
+
+
+class _RehearsedError(Exception):
+    """Rolls a transaction back that was only to be tried."""
 
 
 class ViewStore:
@@ -141,6 +145,13 @@ class ViewStore:
             note = {} if offsets is None else {tables.OFFSETS: offsets}
             tables.set_progress(db, view, Progress(run=run, batch=batch, note=note))
             return True
+
+    def rehearse_rows(self, view: str, rows: pa.Table, signs: Sequence[int] | None = None) -> None:
+        """Upsert rows and take them back before anybody sees them; raises what `commit_rows` would."""
+        with suppress(_RehearsedError), self.writing() as db:
+            shape = tables.shape_of(db, view)
+            tables.upsert(db, shape, tables.encode_rows(shape, rows, signs), tables.position_of(db, view))
+            raise _RehearsedError
 
     def commit_late(
         self,

@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
-from headwater.sink import Batch, Sink, Stream
+from headwater.sink import Batch, Rehearsing, Sink, Stream
 from headwater.testing.killing import kill_while_writing
 from headwater.testing.values import VALUES, canonical, json_form
 
@@ -190,6 +190,17 @@ class SinkContract:
             self.holds(place, stream, [("a", 1), (None, 3)])
             writer.write(batch_of(2, [(None, 3, -1)]))
         self.holds(place, stream, [("a", 1)])
+
+    def test_a_rehearsal_leaves_nothing(self, new_place: NewPlace) -> None:
+        place, stream = new_place(), stream_of(key="k" if self.keyed else "")
+        with closing(place.sink.open(stream)) as writer:
+            if not isinstance(writer, Rehearsing):
+                return
+            writer.write(batch_of(0, [("a", 1, 1)], signed=False))
+            writer.rehearse(batch_of(1, [("a", 2, 1), ("b", 3, 1)], signed=False))
+            self.holds(place, stream, [("a", 1)])
+            assert writer.write(batch_of(1, [("b", 4, 1)], signed=False))
+        self.holds(place, stream, [("a", 1), ("b", 4)])
 
     # -- types ------------------------------------------------------------------------------------------------
 
