@@ -1,7 +1,9 @@
 """A process that writes a batch, and is killed meanwhile."""
 
 import multiprocessing
+import random
 import time
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
 from headwater.sink import Batch, Sink, Stream
@@ -34,3 +36,10 @@ def _write(sink: Sink, stream: Stream, batch: Batch, begin: Connection) -> None:
     begin.send(True)
     writer.write(batch)
     time.sleep(PATIENCE_S)
+
+
+def killed(sink: Sink, stream: Stream, times: int) -> Iterator[Callable[[Batch], None]]:
+    """Attempts to write whose process is killed at some moment."""
+    chance = random.Random(7)
+    for _ in range(times):
+        yield lambda batch: kill_while_writing(sink, stream, batch, after_s=chance.random() * 0.03)

@@ -14,7 +14,6 @@
 the suite asks for a refusal in its stead. Needs pytest and hypothesis.
 """
 
-import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +29,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.sink import Batch, Rehearsing, Sink, Stream
-from headwater.testing.killing import kill_while_writing
+from headwater.testing.killing import killed
 from headwater.testing.values import VALUES, canonical, json_form
 
 __all__ = ["SinkContract", "Place", "VALUES", "json_form"]
@@ -462,13 +461,6 @@ def race(sink: Sink, stream: Stream) -> list[str]:
     names = ("one", "two")
     with ThreadPoolExecutor(2) as threads:
         return [name for name, wrote in zip(names, threads.map(run, names), strict=True) if wrote]
-
-
-def killed(sink: Sink, stream: Stream, times: int) -> Iterator[Callable[[Batch], None]]:
-    """Attempts to write whose process is killed at some moment."""
-    chance = random.Random(7)
-    for _ in range(times):
-        yield lambda batch: kill_while_writing(sink, stream, batch, after_s=chance.random() * 0.03)
 
 
 def stream_of(*, key: str | None = None, changes: bool = False) -> Stream:
