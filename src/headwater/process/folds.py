@@ -142,12 +142,19 @@ class Bag:
 
     `transform` is what is kept of a value, `order` how the list is sorted, `keep` the most values that stay: the
     least ones where it is sorted by value, else the most frequent, whose counts then give up what the others had.
+    One that is not `bounded` may grow with its window, and so can be kept beside it, see `values`.
     """
 
     read: Callable[[pl.Expr], pl.Expr]
     transform: Callable[[pl.Expr], pl.Expr] | None = None
     order: Literal["value", "time", "weight"] = "value"
     keep: int | None = None
+    bounded: bool = False
+
+    @property
+    def is_count(self) -> bool:
+        """Whether the result is only how many values there are."""
+        return self.read is _read_distinct
 
     @property
     def fields(self) -> list[str]:
@@ -221,7 +228,7 @@ def _approx_distinct(error: float, changes: bool) -> Bag:
         estimate = ((k - 1) * 2.0**64 / greatest).round(0).cast(pl.Int64, strict=False)
         return pl.when(bag.list.len() >= k).then(estimate).otherwise(_read_distinct(bag))
 
-    return Bag(read, transform=hashed, keep=k)
+    return Bag(read, transform=hashed, keep=k, bounded=True)
 
 
 _ZERO_AT = 2**40  # buckets are numbered from here on, so that a sign is left for negative values
@@ -242,7 +249,7 @@ def _approx_quantile(q: float, error: float) -> Bag:
         value = 2 * (exponent * math.log(factor)).exp() / (factor + 1) * number.sign()
         return pl.when(number == 0).then(0.0).otherwise(value)
 
-    return Bag(read, transform=bucket)
+    return Bag(read, transform=bucket, bounded=True)
 
 
 def fold_of(aggregate: Aggregate, dtype: pl.DataType, changes: bool) -> Fold | Bag:
@@ -290,7 +297,7 @@ def _bag_of(aggregate: Aggregate, changes: bool) -> Bag:
         case _:
             # A count that was given up cannot be taken back from, so over changes all are kept.
             keep = None if changes else math.ceil(1 / error)
-            return Bag(_read_top(int(argument)), order="weight", keep=keep)
+            return Bag(_read_top(int(argument)), order="weight", keep=keep, bounded=keep is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +309,22 @@ class Folds:
     folds: tuple[Fold | Bag, ...]
     time: str
     change: str | None
+    beside: tuple[int, ...] = ()
+    """The numbers of those whose values are not in their column, but in a table beside, see `values`."""
 
     @classmethod
-    def of(cls, what: Mapping[str, Any], schema: pl.Schema, time: str, change: str | None) -> "Folds":
+    def of(
+        cls,
+        what: Mapping[str, Any],
+        schema: pl.Schema,
+        time: str,
+        change: str | None,
+        *,
+        beside: Callable[[Bag], bool] = lambda _: False,
+    ) -> "Folds":
+        """The folds for aggregates of rows; `beside` says whose values are to be in tables of their own."""
         folds: list[Fold | Bag] = []
+        apart = []
         for name, aggregate in what.items():
             column = aggregate.column
             if column is not None and column not in schema:
@@ -314,12 +333,15 @@ class Folds:
                     f"the columns are {', '.join(schema)}"
                 )
             dtype = pl.Null() if column is None else schema[column]
+            fold = aggregate
             if isinstance(aggregate, Aggregate):
                 _check_type(name, aggregate, dtype)
-                folds.append(fold_of(aggregate, dtype, change is not None))
-            else:
-                folds.append(aggregate)
-        return cls(tuple(what), tuple(a.column for a in what.values()), tuple(folds), time, change)
+                fold = fold_of(aggregate, dtype, change is not None)
+            # What is nested cannot be the key of a table.
+            if isinstance(fold, Bag) and beside(fold) and not dtype.is_nested():
+                apart.append(len(folds))
+            folds.append(fold)
+        return cls(tuple(what), tuple(a.column for a in what.values()), tuple(folds), time, change, tuple(apart))
 
     def partials(self, rows: pl.DataFrame, keys: Sequence[str], others: Sequence[pl.Expr]) -> pl.DataFrame:
         """One row for each key: the `others`, aggregated, and the partials of its rows."""
@@ -342,11 +364,15 @@ class Folds:
         rows, if that matters."""
         expressions = list(others)
         for number, fold in enumerate(self.folds):
-            if not isinstance(fold, Bag):
+            if number in self.counted:
+                expressions.append(pl.col(f"_a{number}_n").sum())
+            elif not isinstance(fold, Bag):
                 merged = fold.merge(_prefixed(number))
                 expressions += [e.alias(f"_a{number}_{name}") for name, e in merged.items()]
         groups = partials.group_by(*keys, maintain_order=in_order).agg(expressions)
         for number, fold in enumerate(self.folds):
+            if number in self.beside:
+                continue
             if isinstance(fold, Bag):
                 bags = partials.select(*keys, f"_a{number}_bag").explode(f"_a{number}_bag")
                 groups = self._with_bag(groups, number, fold, bags.unnest(f"_a{number}_bag"), keys)
@@ -354,10 +380,28 @@ class Folds:
 
     def results(self) -> list[pl.Expr]:
         """The results, under their names, of partials."""
-        return [
-            (fold.read(pl.col(f"_a{n}_bag")) if isinstance(fold, Bag) else fold.result(_prefixed(n))).alias(name)
-            for n, (name, fold) in enumerate(zip(self.names, self.folds, strict=True))
-        ]
+        return [self._result(n).alias(name) for n, name in enumerate(self.names)]
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The numbers of those beside of which only a count stays in the column."""
+        return tuple(n for n in self.beside if getattr(self.folds[n], "is_count", False))
+
+    @property
+    def nothing_counted(self) -> list[pl.Expr]:
+        """The columns of those counts, before anything is counted."""
+        return [pl.lit(0, pl.Int64).alias(f"_a{n}_n") for n in self.counted]
+
+    @property
+    def lists_beside(self) -> list[str]:
+        """The columns that travel and do not stay."""
+        return [f"_a{n}_bag" for n in self.beside]
+
+    def _result(self, number: int) -> pl.Expr:
+        fold = self.folds[number]
+        if number in self.counted:
+            return pl.col(f"_a{number}_n").fill_null(0)
+        return fold.read(pl.col(f"_a{number}_bag")) if isinstance(fold, Bag) else fold.result(_prefixed(number))
 
     def _row(self, number: int) -> Row:
         column = self.columns[number]

@@ -144,6 +144,10 @@ class Gathering:
 
     def fresh(self, combined: pl.DataFrame) -> pl.DataFrame:
         """What came, as new rows of the table of windows."""
+        return self.whole(combined).drop(self.folds.lists_beside)
+
+    def whole(self, combined: pl.DataFrame) -> pl.DataFrame:
+        """What came, as new rows with all their values: as rows are when they fire."""
         columns = [pl.lit(f.default, pl.Series([], dtype=_polars(f.dtype)).dtype).alias(name)
                    for name, f in self.firing.fields.items()]  # fmt: skip
         fresh = combined.with_columns(
@@ -154,6 +158,7 @@ class Gathering:
             pl.lit(0, pl.Int32).alias("nonspeculative"),
             pl.lit(False).alias("finished"),
             *columns,
+            *self.folds.nothing_counted,
         ).drop("_n", "_last", "_rows", strict=False)
         if self.windowing.how is not Mode.RETRACTING:
             return fresh

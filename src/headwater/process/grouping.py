@@ -15,6 +15,7 @@ from headwater.process.changes import CHANGE_TYPE, as_changes, difference, liste
 from headwater.process.folds import Folds
 from headwater.process.kernel import Now, State, Step
 from headwater.process.table import Table
+from headwater.process.values import Values
 from headwater.process.windowing import CHANGE
 
 _GROUPS, _NET, _ALL, _TIME = "groups", "_net", "_all", "_time"
@@ -41,17 +42,17 @@ class AggregateKernel:
         if clash := [name for name in what if name in by or name == CHANGE]:
             raise InvalidError(f"aggregate: {listed(clash)} would be there twice; rename it in `what`")
         change = CHANGE if CHANGE in schema else None
-        return cls(tuple(by), schema, Folds.of(what, schema, _TIME, change), time)
+        # Of the others the result before a step is needed as well, so all their values would have to be read.
+        folds = Folds.of(what, schema, _TIME, change, beside=lambda bag: bag.is_count)
+        return cls(tuple(by), schema, folds, time)
 
     @property
     def output_schema(self) -> pl.Schema:
-        return (
-            self._results(self.combine(pl.DataFrame(schema=self.schema), Now())).cast({CHANGE: CHANGE_TYPE}).schema
-        )
+        return self._results(self._kept(self._nothing)).cast({CHANGE: CHANGE_TYPE}).schema
 
     def initial(self) -> State:
-        combined = self.combine(pl.DataFrame(schema=self.schema), Now())
-        return {_GROUPS: Table.empty(combined.schema, self._keys)}
+        groups = Table.empty(self._kept(self._nothing).schema, self._keys)
+        return {_GROUPS: groups, **self._values.empty(self._nothing.schema)}
 
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         time = pl.lit(0, pl.Int64) if self.time is None else pl.col(self.time).cast(pl.Int64).fill_null(0)
@@ -62,18 +63,34 @@ class AggregateKernel:
         return self.folds.partials(prepared, self._keys, [weight.cast(pl.Int64).alias(_NET)])
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
-        groups = state[_GROUPS]
+        tables = dict(state)
+        groups = tables[_GROUPS]
         came = rows if _NET in rows.columns else self.combine(rows, now)
         before = groups.get(came.select(self._keys).unique())
-        both = pl.concat([before, came.select(before.columns)])
+        both = pl.concat([before, self._kept(came).select(before.columns)])
         after = self.folds.merge(both, self._keys, [pl.col(_NET).sum()]).select(before.columns)
+        after = self._values.take(tables, came, after)
         # Of changes out of order a group can be short of rows for a while; only one without any is forgotten.
         empty = after.filter(pl.col(_NET) == 0) if self.folds.change is not None else after.clear()
         kept = after.join(empty.select(self._keys), on=self._keys, how="anti", nulls_equal=True)
-        groups = groups.put(kept)
-        groups = groups.drop(empty.select(self._keys)) if empty.height else groups
+        tables[_GROUPS] = groups.put(kept)
+        if empty.height:
+            tables[_GROUPS] = tables[_GROUPS].drop(empty.select(self._keys))
+            self._values.drop(tables, empty)
         changes = difference(self._results(kept), self._results(before))
-        return Step({_GROUPS: groups}, as_changes(changes).select(self.output_schema.names()))
+        return Step(tables, as_changes(changes).select(self.output_schema.names()))
+
+    @property
+    def _nothing(self) -> pl.DataFrame:
+        return self.combine(pl.DataFrame(schema=self.schema), Now())
+
+    @property
+    def _values(self) -> Values:
+        return Values(self.folds, tuple(self._keys))
+
+    def _kept(self, combined: pl.DataFrame) -> pl.DataFrame:
+        """What came, as rows of the table of groups."""
+        return combined.with_columns(self.folds.nothing_counted).drop(self.folds.lists_beside)
 
     @property
     def _keys(self) -> list[str]:

@@ -1,8 +1,9 @@
-"""The kernel of a windowed computation: what, where, when and how over two tables.
+"""The kernel of a windowed computation: what, where, when and how over a few tables.
 
 The table `windows` has a row for each key and window that is open: the partials of its aggregates, its trigger's
 columns, how many panes it emitted, and when it is to be looked at next (`due` by the watermark, `wake` by the
-clock). Sliding windows also need `points`: the partials of each moment, of which windows to come are made.
+clock). What exact aggregates need of all values is in tables beside it, see `values`. Sliding windows also need
+`points`: the partials of each moment, of which windows to come are made.
 
 Where windows have a lateness, `closed` remembers the last pane of those that went, for rows that come later still.
 
@@ -16,7 +17,7 @@ import polars as pl
 
 from headwater.errors import InvalidError
 from headwater.process.finishing import Finishes
-from headwater.process.firing import NEVER, Firing, Moment, compile_trigger
+from headwater.process.firing import NEVER, Array, Firing, Moment, compile_trigger
 from headwater.process.folds import Folds
 from headwater.process.gathering import POINTS, WINDOWS, Gathering
 from headwater.process.kernel import Now, State, Step
@@ -25,7 +26,8 @@ from headwater.process.placing import END, START
 from headwater.process.refusing import CLOSED_WINDOWS, EXPIRED, NO_TIME
 from headwater.process.table import Table
 from headwater.process.triggers import is_per_record
-from headwater.process.windowing import CHANGE, Windowing
+from headwater.process.values import Values
+from headwater.process.windowing import CHANGE, Mode, Windowing
 from headwater.process.windows import Session, Sliding, Time
 
 
@@ -52,11 +54,12 @@ class WindowedKernel:
                 f"windowed: the event time {windowing.time!r} is {schema[windowing.time]}, not Int64 microseconds"
             )
         change = CHANGE if CHANGE in schema else None
-        folds = Folds.of(windowing.what, schema, "_time", change)
+        is_fixed = not isinstance(windowing.where, Session | Sliding)
+        folds = Folds.of(windowing.what, schema, "_time", change, beside=lambda bag: is_fixed and not bag.bounded)
         firing = compile_trigger(windowing.when)
         painter = Painter(windowing, folds, firing)
         gathering = Gathering(windowing, schema, folds, firing, painter)
-        nothing = gathering.fresh(gathering.combine(pl.DataFrame(schema=schema), Now()))
+        nothing = gathering.whole(gathering.combine(pl.DataFrame(schema=schema), Now()))
         return cls(windowing, schema, firing, painter, gathering, painter.none(nothing).schema)
 
     @property
@@ -71,11 +74,17 @@ class WindowedKernel:
             self.gathering.refusing.rejected(self._nothing(), EXPIRED), Moment(0, 0)
         ).schema
 
+    @property
+    def values(self) -> Values:
+        """What is kept beside the table of windows."""
+        return Values(self.gathering.folds, tuple(self.gathering.table_key))
+
     def initial(self) -> State:
         combined = self._nothing()
         # Sessions are looked up by their group, whose others they may join.
         by = self.windowing.by if isinstance(self.windowing.where, Session) else None
         tables = {WINDOWS: Table.empty(self.gathering.fresh(combined).schema, self.gathering.table_key, by)}
+        tables |= self.values.empty(combined.schema)
         if isinstance(self.windowing.where, Sliding):
             tables[POINTS] = Table.empty(self.gathering.points(combined).schema, (*self.windowing.by, "at"))
         if self.windowing.lateness_micros:
@@ -145,6 +154,10 @@ class WindowedKernel:
             if gathered.rejected is not None:
                 late.append(self.gathering.refusing.with_last_panes(tables, gathered.rejected))
             touched = self.gathering.merge(gathered.union)
+            if self.values and gathered.rejected is not None:
+                keys = self.gathering.keys
+                combined = combined.join(touched.select(keys), on=keys, how="semi", nulls_equal=True)
+        touched = self.values.take(tables, combined, touched)
         rows = self.painter.rows_of(touched)
         if isinstance(self.windowing.where, Session):
             self.firing.root.on_merge(rows, moment)
@@ -155,7 +168,7 @@ class WindowedKernel:
         touched = self.painter.with_times(touched.drop("_n"), rows, moment)
         after, changes = touched, pl.DataFrame(schema=self.output_schema)
         if (labels > 0).any():
-            after, changes = self.painter.fire(touched, labels, finished, rows.none(), moment)
+            after, changes = self._fire(tables, touched, labels, finished, rows.none(), moment)
         windows = tables[WINDOWS] if gone is None else tables[WINDOWS].drop(gone)
         tables[WINDOWS] = windows.put(after)
         return changes
@@ -186,16 +199,39 @@ class WindowedKernel:
         due = self.painter.with_times(due, rows, moment)
         after, changes = due, pl.DataFrame(schema=self.output_schema)
         if (labels > 0).any():
-            after, changes = self.painter.fire(due, labels, finished | closing, reached | closing, moment)
+            after, changes = self._fire(tables, due, labels, finished | closing, reached | closing, moment)
         leaving = pl.col(END) + self.windowing.lateness_micros < moment.watermark
         windows = windows.put(after.filter(~leaving))
         evicted = after.filter(leaving)
         if evicted.height:
             windows = windows.drop(evicted.select(self.gathering.keys))
+            self.values.drop(tables, evicted)
             if CLOSED_WINDOWS in tables:
                 tables[CLOSED_WINDOWS] = tables[CLOSED_WINDOWS].put(self.gathering.refusing.closed(evicted))
         tables[WINDOWS] = windows
         return changes, evicted.height
+
+    def _fire(
+        self,
+        tables: dict[str, Table],
+        frame: pl.DataFrame,
+        labels: Array,
+        finished: Array,
+        may_be_on_time: Array,
+        moment: Moment,
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Emit panes, with the values that are kept beside the windows."""
+        values = self.values
+        if not values:
+            return self.painter.fire(frame, labels, finished, may_be_on_time, moment)
+        fired = frame.filter(labels > 0)
+        lists = values.read(tables, fired.select(self.gathering.table_key))
+        on = list(self.gathering.table_key)
+        whole = frame.join(lists, on=on, how="left", nulls_equal=True, maintain_order="left")
+        after, changes = self.painter.fire(whole, labels, finished, may_be_on_time, moment)
+        if self.windowing.how is Mode.DISCARDING:
+            values.drop(tables, fired)
+        return after.select(frame.columns), changes
 
     def _forget(self, tables: dict[str, Table], moment: Moment) -> None:
         """Let go of what no window to come and no late row can ask for any more."""
