@@ -240,7 +240,7 @@ def warm_up(spark: Any, path: Path, kinds: list[str]) -> None:
     """Have Java compile what is measured, and the workers started."""
     make_input(spark, path, 10_000, 400_000)
     for kind in kinds:
-        for build, mode in ((ours(kind), "append"), native(kind)):
+        for build, mode in ((ours(kind), "append"), native(kind), (plain(kind), "update")):
             measure(spark, path, build, mode, LARGE_BATCHES + SMALL_BATCHES)
 
 
