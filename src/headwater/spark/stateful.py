@@ -23,7 +23,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import BinaryType, BooleanType, DataType, LongType, NumericType, StringType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    NumericType,
+    StringType,
+    StructType,
+)
 
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
@@ -40,6 +49,11 @@ from headwater.spark.workers import settle
 
 END = 2**62
 """The watermark behind all events, which a batch query reaches when it has read its input."""
+
+
+# Types, not strings: these every task would have Java parse.
+_DATA = StructType().add("data", BinaryType())
+_PIECE = StructType().add("run", StringType()).add("number", IntegerType())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +137,14 @@ def run_kernel(
     )
     raw = empty_like(rows.schema).drop(packing.hints)
     combined = kernel.combine(raw, Now())
-    output = kernel.step(kernel.initial(), combined, Now()).output
+    initial = kernel.initial()
+    output = kernel.step(initial, combined, Now()).output
     around = current_surroundings()
     teller = Teller(around.spool, around.name_operator(kind), tuple(by))
     bounded = not rows.isStreaming
     work = Work(
         kernel=kernel,
+        initial=initial,
         times=times,
         limits=limits,
         shared=shared,
@@ -161,6 +177,7 @@ class Work:
     """What a bucket's steps need to know; rows look like `raw`, and like `nothing` when they are combined."""
 
     kernel: Kernel
+    initial: State
     times: Times
     limits: Limits
     shared: Shared
@@ -193,8 +210,8 @@ class KernelProcessor(StatefulProcessor):
     def init(self, handle: Any) -> None:
         settle()
         self._handle = handle
-        manifest = handle.getValueState("manifest", "data binary")
-        pieces = handle.getMapState("pieces", "run string, number int", "data binary")
+        manifest = handle.getValueState("manifest", _DATA)
+        pieces = handle.getMapState("pieces", _PIECE, _DATA)
         self._bucket = BucketState(manifest, pieces, self._work.shared)
 
     def handleInputRows(  # noqa: N802
@@ -207,7 +224,7 @@ class KernelProcessor(StatefulProcessor):
         arrived: list[Any] = [row for frame in rows for row in frame.itertuples(index=False)]
         arrived.sort(key=lambda row: (row.source, row.seq))
         told = [row for row in arrived if row.seq == STATISTICS]
-        state, notes = self._bucket.load(self._kernel.initial())
+        state, notes = self._bucket.load(self._work.initial)
         self._check_buckets(notes)
         before = notes.get("watermark", BEGINNING)
         started = int(notes.get("clock", 0))
@@ -242,7 +259,7 @@ class KernelProcessor(StatefulProcessor):
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """Step without rows: the kernel had asked for it."""
-        state, notes = self._bucket.load(self._kernel.initial())
+        state, notes = self._bucket.load(self._work.initial)
         clock = self._clock(notes, (), timerValues)
         notes["watermark"] = watermark = advance(notes, (), self._work.times, clock)
         notes.pop("timer", None)
