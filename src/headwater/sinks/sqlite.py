@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
-from headwater.jsonvalues import TIME_FORMAT
+from headwater.jsonvalues import time_texts
 from headwater.sink import Batch, Guarantee, Stream
 from headwater.sinks.folding import check_changes_have_key, fold
 from headwater.sinks.jsontext import json_values
@@ -288,8 +288,7 @@ def _kept(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_nested(kind):
         column = json_values(column)
     elif pa.types.is_timestamp(kind):
-        form = TIME_FORMAT + ("Z" if kind.tz else "")
-        column = pc.strftime(column.cast(pa.timestamp("us", tz=kind.tz and "UTC")), format=form)
+        column = time_texts(column)
     elif pa.types.is_decimal(kind):
         return [None if value is None else f"{value:f}" for value in column.to_pylist()]  # no exponents
     elif pa.types.is_date(kind):

@@ -18,10 +18,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.errors import InvalidError
-from headwater.jsonvalues import TIME_FORMAT, finite, json_part, json_text, time_text
+from headwater.jsonvalues import finite, json_part, json_text, time_text, time_texts
 
 Value = str | int | float | None
 
@@ -148,9 +147,7 @@ def instant_text(micros: int) -> str:
 
 
 def _timestamps(values: pa.ChunkedArray) -> list[Value]:
-    zone = "Z" if values.type.tz is not None else ""
-    micros = values.cast(pa.timestamp("us", tz=values.type.tz and "UTC"))
-    return pc.strftime(micros, format=TIME_FORMAT + zone).to_pylist()  # type: ignore[no-any-return]
+    return time_texts(values).to_pylist()  # type: ignore[no-any-return]
 
 
 def _integer(given: str | int) -> int:
