@@ -239,7 +239,10 @@ class KernelProcessor(StatefulProcessor):
                 state, wake_up = step.state, step.wake_up
                 yield from self._results(step.output, now)
         now = Now(watermark=before, processing_time=clock)
-        for some in self._pieces([row.payload for row in arrived if row.payload is not None], now):
+        payloads = [row.payload for row in arrived if row.payload is not None]
+        for number, some in enumerate(self._pieces(payloads, now)):
+            if number:  # What the piece before has changed is read faster from a run.
+                state = {name: table.sealed() for name, table in state.items()}
             step = self._step(key[0], state, some, now)
             state, wake_up = step.state, step.wake_up
             yield from self._results(step.output, now)
