@@ -37,7 +37,6 @@ def _copied(column: pa.ChunkedArray) -> pa.ChunkedArray:
         hexes = cast(pl.Series, pl.from_arrow(column)).bin.encode("hex").to_arrow()
         return pc.binary_join_element_wise(pa.scalar("\\x", hexes.type), hexes, pa.scalar("", hexes.type))
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return column.cast(
-            pa.timestamp(kind.unit)
-        )  # Which is UTC, as the connection's; a zone costs 15 times the time.
+        # In UTC, as the connection is. A zone, which Arrow looks up for each value, takes 15 times as long.
+        return column.cast(pa.timestamp(kind.unit))
     return column
