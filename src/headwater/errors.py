@@ -4,6 +4,8 @@ A message says what was attempted, on what, what was found, and the next step; l
 A command prints the message (and the hint) and ends with `exit_code`; it shows no traceback for these.
 """
 
+from collections.abc import Sequence
+
 
 class HeadwaterError(Exception):
     """Anything we raise on purpose; `hint` is the next step where the message has no room for it."""
@@ -23,7 +25,14 @@ class InvalidError(HeadwaterError):
 
 
 class RefusedError(InvalidError):
-    """A place for results does not take a row: mend the row, or the place, or leave it out."""
+    """A place for results does not take a row: mend the row, or the place, or leave it out.
+
+    `rows` are the places of such rows in their batch, where it is known which they are.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, rows: Sequence[int] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.rows = tuple(rows)
 
 
 class ConflictError(HeadwaterError):

@@ -17,9 +17,9 @@ lost; so a sink remembers the runs it had, and refuses these with a `ConflictErr
 `headwater.testing.sinks` has the contract as tests, for every sink.
 
 An `UnavailableError` says that the place is away: the query waits for it, however long. A `RefusedError` says that
-the place does not take a row of the batch; a writer that raises it can also `rehearse`. So, after a few tries, the
-records behind such rows are found, and go to the dead letters. Every other error is the query's: given up with its
-message.
+the place does not take a row of the batch; a writer that raises it can also `rehearse`, or names the rows in it.
+So, after a few tries, the records behind such rows are found, and go to the dead letters. Every other error is the
+query's: given up with its message.
 """
 
 from dataclasses import dataclass
@@ -28,6 +28,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+REFUSALS_MAX = 100
+"""Of a batch: where a place refuses more rows, or a function fails on more, it is not the rows that are wrong."""
 
 
 class Guarantee(StrEnum):

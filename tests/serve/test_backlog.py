@@ -38,6 +38,14 @@ def test_a_burst_that_has_just_come_is_told_by_the_rate_of_the_batches() -> None
     assert catch_up_seconds(standings(0, 0, 1_000_000)) is None
 
 
+def test_time_passes_between_batches() -> None:
+    known = standings(0, 0, 1_000_000, rate=50_000.0)
+    assert catch_up_seconds(known, passed_s=5.0) == 15.0
+    assert catch_up_seconds(known, passed_s=60.0) == 3.0
+    assert catch_up_seconds(standings(60, 55, rate=1000.0), passed_s=1.0) == 0.055
+    assert catch_up_seconds(standings(500, 0), passed_s=1.0) == 0.0
+
+
 def test_a_handful_of_records_is_no_backlog() -> None:
     assert catch_up_seconds(standings(10, 20, 30, rate=1000.0)) == 0.03
     assert catch_up_seconds(standings(60, 55, rate=1000.0)) == 0.055

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.errors import InvalidError, UnavailableError
+from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.sink import Batch, Guarantee, Stream
 
 SCHEMA = pa.schema({"product": pa.string(), "left": pa.int64()})
@@ -24,12 +24,16 @@ def batch_of(number: int, *changes: tuple[str, int, int]) -> Batch:
 
 
 class Postbox:
-    """Takes mail as RFC 5321 says; `answers` has what it says instead of yes to a command."""
+    """Takes mail as RFC 5321 says; `answers` has what it says instead of yes to a command.
+
+    A mail with the word that it `refuses` is not taken.
+    """
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
         self.recipients: list[str] = []
         self.answers: dict[str, str] = {}
+        self.refuses: str | None = None
         postbox = self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -60,6 +64,8 @@ class Postbox:
                 while (line := self.rfile.readline()) != b".\r\n":
                     lines.append(line.removeprefix(b"."))
                 answer = postbox.answers.get("END", "250 taken")
+                if postbox.refuses is not None and any(postbox.refuses.encode() in line for line in lines):
+                    answer = "554 not this one"
                 if answer.startswith("250"):
                     mail: Any = message_from_bytes(b"".join(lines), policy=policy.default)
                     postbox.mails.append(mail)
@@ -157,6 +163,16 @@ def test_what_the_server_says_decides(postbox: Postbox, command: str, answer: st
         mail_to(postbox).open(STREAM).write(batch_of(0, ("tea", 2, 1)))
     postbox.answers.clear()
     assert mail_to(postbox).open(STREAM).write(batch_of(0, ("tea", 2, 1)))
+
+
+def test_mails_that_are_refused_are_named_when_the_others_are_sent(postbox: Postbox) -> None:
+    postbox.refuses = "tea"
+    with pytest.raises(RefusedError, match="554 not this one") as error:
+        mail_to(postbox, each="row").open(STREAM).write(
+            batch_of(0, ("tea", 2, 1), ("water", 1, 1), ("milk", 1, 1))
+        )
+    assert error.value.rows == (0,)
+    assert len(postbox.mails) == 2
 
 
 def test_a_server_that_is_away_is_waited_for() -> None:

@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import headwater as hw
-from headwater.errors import ConflictError, InvalidError, UnavailableError
+from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.jsonvalues import json_part
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.testing.sinks import Place, SinkContract
-from headwater.transmit.administration import delete_topic, topic_settings
+from headwater.transmit.administration import alter_topic, delete_topic, topic_settings
 from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
 from torture.subjects import committed_records
@@ -249,12 +249,38 @@ def test_a_large_batch_is_one_transaction_over_all_partitions(broker: Broker, op
     assert {r.partition() for r in found} == {0, 1, 2, 3}
 
 
-def test_a_row_too_large_is_said_and_nothing_is_seen_of_its_batch(broker: Broker, opened: Any) -> None:
-    writer = opened(stream=PLAIN)
-    with pytest.raises(InvalidError, match="append to totals-0"):
-        writer.write(batch_of(0, ("a", 1), ("x" * (2 << 20), 2)))
+@pytest.mark.parametrize("stream", [PLAIN, KEYED])
+def test_a_row_too_large_is_refused_and_nothing_is_seen_of_its_batch(
+    broker: Broker, opened: Any, stream: Stream
+) -> None:
+    writer = opened(stream=stream)
+    large = batch_of(0, ("a", 1), ("x" * (2 << 20), 2))
+    for try_ in (writer.write, writer.rehearse):
+        with pytest.raises(
+            RefusedError, match=r"a row of \d{7} bytes, its max\.message\.bytes is 1048588: ..k..\"x"
+        ):
+            try_(large)
     assert records(broker) == []
-    assert opened(stream=PLAIN).write(batch_of(0, ("a", 1)))
+    assert opened(stream=stream).write(batch_of(0, ("a", 1)))
+
+
+def test_batches_are_as_small_as_a_topic_wants_them(broker: Broker, opened: Any) -> None:
+    writer = opened(hw.KafkaTopic("totals", configs={"max.message.bytes": "300"}), PLAIN)
+    assert writer.write(batch_of(0, *((f"{n}", n) for n in range(100))))
+    assert [json.loads(r.value())["v"] for r in records(broker)] == list(range(100))
+    with pytest.raises(RefusedError, match="is 300"):
+        writer.write(batch_of(1, ("x" * 300, 1)))
+
+
+def test_a_topic_that_takes_less_than_it_did_refuses_until_it_is_opened_again(broker: Broker, opened: Any) -> None:
+    writer = opened(stream=PLAIN)
+    with Client(broker.bootstrap_servers) as client:
+        alter_topic(client, "totals", {"max.message.bytes": "300"})
+    rows = [(f"{n}", n) for n in range(100)]
+    with pytest.raises(RefusedError, match="append to totals-0"):
+        writer.write(batch_of(0, *rows))
+    assert opened(stream=PLAIN).write(batch_of(0, *rows))
+    assert len(records(broker)) == 100
 
 
 def test_a_log_that_is_away_is_waited_for(broker: Broker, opened: Any) -> None:

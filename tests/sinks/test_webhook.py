@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.errors import InvalidError, UnavailableError
-from headwater.sink import Batch, Guarantee, Stream
+from headwater.errors import InvalidError, RefusedError, UnavailableError
+from headwater.sink import REFUSALS_MAX, Batch, Guarantee, Stream
 from headwater.testing.killing import kill_while_writing
 
 SCHEMA = pa.schema({"k": pa.string(), "v": pa.int64()})
@@ -141,6 +141,37 @@ def test_a_refusal_is_told_in_its_words(receiver: Receiver, status: int) -> None
     receiver.answers = [(status, {}, "v must be positive")]
     with pytest.raises(InvalidError, match=f"batch 0 of 'shop.alerts' .* answers {status} v must be positive"):
         deliver(hw.Webhook(receiver.url), batch_of(0, ("a", -1, 1)))
+
+
+def test_rows_that_are_refused_are_named_when_the_others_are_sent(receiver: Receiver) -> None:
+    sink = hw.Webhook(receiver.url, each="row")
+    refused = (422, {}, "no such product")
+    receiver.answers = [(200, {}, ""), refused, (200, {}, ""), refused]
+    rows = [("d", 4, 1), ("b", 2, 1), ("c", 3, 1), ("a", 1, 1), ("e", 5, 1)]
+    with pytest.raises(RefusedError, match="answers 422 no such product") as error:
+        deliver(sink, batch_of(0, *rows))
+    assert error.value.rows == (1, 0)
+    sent = {body["changes"][0]["after"]["k"]: headers["Idempotency-Key"] for _, headers, body in receiver.requests}
+    # As it comes again without them, the others are the same to a receiver that remembers.
+    deliver(sink, batch_of(0, *rows[2:]))
+    for _, headers, body in receiver.requests[5:]:
+        assert headers["Idempotency-Key"] == sent[body["changes"][0]["after"]["k"]]
+    assert len(receiver.requests) == 8
+
+
+def test_who_refuses_everything_is_asked_no_more(receiver: Receiver) -> None:
+    receiver.answers = [(400, {}, "")] * 500
+    with pytest.raises(RefusedError) as error:
+        deliver(hw.Webhook(receiver.url, each="row"), batch_of(0, *((f"{n}", n, 1) for n in range(300))))
+    assert len(error.value.rows) == len(receiver.requests) == REFUSALS_MAX + 1
+
+
+def test_a_refusal_of_many_rows_is_no_rows(receiver: Receiver) -> None:
+    receiver.answers = [(422, {}, "")]
+    with pytest.raises(InvalidError) as error:
+        deliver(hw.Webhook(receiver.url), batch_of(0, ("a", 1, 1), ("b", 2, 1)))
+    assert not isinstance(error.value, RefusedError)
+    assert "each='row'" in (error.value.hint or "")
 
 
 def test_a_redirect_is_not_followed_but_told(receiver: Receiver) -> None:

@@ -106,10 +106,11 @@ def test_lost_checkpoint_costs_time_but_no_data(spark: Any, broker: Broker, prod
 def test_misfits_go_to_the_dead_letter_topic_with_origin_and_reason(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
-    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), b"not json", order("tea", 2.0), None])
+    large = [b"%d" % n + b"?" * 500_000 for n in range(3)]  # together more than a topic takes at once
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), b"not json", order("tea", 2.0), None, *large])
     store = run_once(shop(), spark, broker, tmp_path)
     assert revenue_of(store) == {("tea", "00"): 3.0}
-    first, second = letters(broker)
+    first, second, *rest = letters(broker)
     assert first["value"] == b"not json"
     assert (first["headwater.topic"], first["headwater.partition"], first["headwater.offset"]) == (
         b"orders",
@@ -118,7 +119,8 @@ def test_misfits_go_to_the_dead_letter_topic_with_origin_and_reason(
     )
     assert b"not JSON" in (first["headwater.reason"] or b"")
     assert (second["value"], second["headwater.offset"]) == (None, b"3")
-    assert store.counters() == {"orders.deadletter": 2}
+    assert [letter["value"] for letter in rest] == large
+    assert store.counters() == {"orders.deadletter": 5}
 
 
 def test_dead_letters_are_written_once_though_the_sink_died_between(

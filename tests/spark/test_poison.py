@@ -2,9 +2,14 @@
 
 import json
 import sqlite3
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import headwater as hw
 from headwater.app import Topic
@@ -22,11 +27,39 @@ from headwater.transmit.columns import to_arrow
 from headwater.transmit.embedded import Broker
 from headwater.transmit.letters import ONLY_HEADER
 from headwater.transmit.redrive import Marks, letters_of, redrive
+from torture.subjects import committed_records
 
 ORDERS = TopicPartition("orders", 0)
+REASONS = {
+    "shop.products": "CHECK constraint failed: short",
+    "shop.names": "max.message.bytes is 100",
+    "shop.errands": "it answers 422",
+}
+LONG = "much too long a name for it"
 
 
-def shop(folder: Path) -> hw.App:
+@contextmanager
+def receiver_of_short_names(taken: set[str]) -> Iterator[str]:
+    """A server that keeps the names that it is told, and refuses the long one."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            name = body["changes"][0]["after"]["product"]
+            if name != LONG:
+                taken.add(name)
+            self.send_response(422 if name == LONG else 204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def shop(folder: Path, hook: str = "http://127.0.0.1/") -> hw.App:
     """The table that `products` goes to is made by the tests, with a constraint of its own."""
     app = hw.App("shop")
     orders = app.topic("orders")
@@ -48,13 +81,21 @@ def shop(folder: Path) -> hw.App:
     def products(orders: Any) -> Any:
         return parsed(orders).select("product")
 
+    @app.sink(orders, to=hw.KafkaTopic("names", configs={"max.message.bytes": "100"}))
+    def names(orders: Any) -> Any:
+        return parsed(orders).select("product")
+
+    @app.sink(orders, to=hw.Webhook(hook, each="row"))
+    def errands(orders: Any) -> Any:
+        return parsed(orders).select("product")
+
     return app
 
 
-def run_once(spark: Any, servers: str, folder: Path) -> tuple[ViewStore, Pipeline]:
+def run_once(spark: Any, servers: str, folder: Path, hook: str) -> tuple[ViewStore, Pipeline]:
     store = ViewStore(folder / "views.db")
     settings = PipelineSettings(bootstrap_servers=servers, data=folder, once=True)
-    pipeline = Pipeline(shop(folder), spark, store, FactStore(folder / "facts.db"), settings, SystemClock())
+    pipeline = Pipeline(shop(folder, hook), spark, store, FactStore(folder / "facts.db"), settings, SystemClock())
     try:
         pipeline.start()
         pipeline.run()
@@ -63,8 +104,19 @@ def run_once(spark: Any, servers: str, folder: Path) -> tuple[ViewStore, Pipelin
     return store, pipeline
 
 
+@pytest.fixture
+def told() -> set[str]:
+    return set()
+
+
+@pytest.fixture
+def hook(told: set[str]) -> Iterator[str]:
+    with receiver_of_short_names(told) as url:
+        yield url
+
+
 def test_a_poison_row_is_isolated_and_comes_back_mended(
-    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path, hook: str, told: set[str]
 ) -> None:
     servers = broker.bootstrap_servers
     results = tmp_path / "results.db"
@@ -72,30 +124,32 @@ def test_a_poison_row_is_isolated_and_comes_back_mended(
         db.execute("create table products (product text constraint short check (length(product) < 5))")
     with Client(servers) as client:
         client.create_topic("orders", partitions=2)
-    produce(servers, "orders", [b"good=1", b"fine=2", b"too long=3"], partition=0)
+    produce(servers, "orders", [b"good=1", b"fine=2", f"{LONG}=3".encode()], partition=0)
     produce(servers, "orders", [b"a=2", b"bad=much", b"b=3"], partition=1)
-    store, pipeline = run_once(spark, servers, tmp_path)
-    assert {row["product"] for row in store.rows("amounts")} == {"a", "b", "good", "fine", "too long"}
+    store, pipeline = run_once(spark, servers, tmp_path, hook)
+    assert {row["product"] for row in store.rows("amounts")} == {"a", "b", "good", "fine", LONG}
     assert {row["product"]: row["count"] for row in store.rows("counts")}["bad"] == 1
-    assert pipeline.left_out() == {"amounts": 1, "counts": 0, "products": 1}
+    assert pipeline.left_out() == {"amounts": 1, "counts": 0, "products": 1, "names": 1, "errands": 1}
     with closing(sqlite3.connect(results)) as db:
         names = [name for (name,) in db.execute("select product from products order by 1")]
-    assert names == ["a", "b", "bad", "fine", "good"]
+    assert names == sorted(told) == ["a", "b", "bad", "fine", "good"]
+    assert sorted(json.loads(value)["product"] for _, value in committed_records(servers, "names")) == names
     states = [fact.body["state"] for fact in FactStore(tmp_path / "facts.db").latest("amounts", limit=100)]
     assert "isolating" in states
 
     with Client(servers) as client:
         letters = {letter.query: letter for letter in letters_of(client, "orders.deadletter")}
-        refused = letters["shop.products"]
-        assert (refused.origin, refused.origin_offset) == (ORDERS, 2)
-        assert "CHECK constraint failed: short" in refused.reason
+        for query, reason in REASONS.items():
+            refused = letters[query]
+            assert (refused.origin, refused.origin_offset) == (ORDERS, 2)
+            assert reason in refused.reason
         letter = letters["shop.amounts"]
         assert (letter.origin, letter.origin_offset) == (TopicPartition("orders", 1), 1)
         assert (letter.query, letter.record.value) == ("shop.amounts", b"bad=much")
         assert letter.reason.startswith("view 'amounts' failed on it: ")
         assert "CAST_INVALID_INPUT" in letter.reason
         list(redrive(client, [letter], Marks(client), SystemClock(), value=b"bad=7"))
-    store, _ = run_once(spark, servers, tmp_path)
+    store, _ = run_once(spark, servers, tmp_path, hook)
     assert {row["product"]: row["amount"] for row in store.rows("amounts")}["bad"] == 7.0
     # The other view has read the record where it stood, and leaves the one that came back alone.
     assert {row["product"]: row["count"] for row in store.rows("counts")}["bad"] == 1

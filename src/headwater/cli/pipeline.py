@@ -21,15 +21,15 @@ def list_pipelines(data: DataOption = DATA, output: OutputOption = OutputFormat.
 
     Example: headwater pipeline list
     """
+    from headwater.clock import SystemClock
     from headwater.errors import InvalidError
-    from headwater.serve.status import summarize
-    from headwater.store.facts import FACTS_KEPT, FactStore
+    from headwater.serve.status import summarize_all
+    from headwater.store.facts import FactStore
 
     path = data / "facts.db"
     if not path.exists():
         raise InvalidError(f"no pipeline has run in {str(data)!r}", hint="headwater run shop.py, or --data")
-    facts = FactStore(path)
-    found = [summarize(query, facts.latest(query, limit=FACTS_KEPT)) for query in facts.queries()]
+    found = summarize_all(FactStore(path), SystemClock())
     if output is OutputFormat.JSON:
         print_json({"pipelines": [{name: p[name] for name in p if name != "history"} for p in found]})
         return

@@ -91,7 +91,6 @@ def produce_records(
     """
     from headwater.clock import SystemClock
     from headwater.record import Record, TopicPartition
-    from headwater.transmit.batch import encode_batch
     from headwater.transmit.client import Client
 
     clock = SystemClock()
@@ -102,7 +101,7 @@ def produce_records(
         while some := list(islice(lines, PRODUCE_RECORDS)):
             pairs = [_key_and_value(line, key_separator) for line in some]
             records = [Record(key=key, value=value, timestamp_ms=clock.now_ms()) for key, value in pairs]
-            client.produce(TopicPartition(name, partition), encode_batch(records))
+            client.append(TopicPartition(name, partition), records)
             count += len(records)
     print(f"appended {count} records to {name}-{partition}", file=sys.stderr)
 

@@ -20,16 +20,25 @@ class Standing:
     rows_per_second: float | None = None
 
 
-def catch_up_seconds(standings: Sequence[Standing]) -> float | None:
+def catch_up_seconds(standings: Sequence[Standing], *, passed_s: float = 0.0) -> float | None:
     """Seconds until nothing is left to read, at the net rate of the last batches; None if it is not getting there.
 
     What arrives meanwhile is counted: the net rate is how fast the backlog shrinks since it was largest. Where it
     has not shrunk yet, or is small, it is told how long the work takes that is there; while it grows and grows,
-    nothing.
+    nothing. `passed_s` is how long the pipeline has run since its last batch; what takes longer than was told is
+    about to end.
     """
     if not standings:
         return None
     looked_at = standings[-BATCHES_LOOKED_AT:]
+    told_s = _told_after(looked_at)
+    if told_s is None:
+        return None
+    return max(told_s - passed_s, min(told_s, _SOON_S))
+
+
+def _told_after(looked_at: Sequence[Standing]) -> float | None:
+    """What was to be told when the last batch ended."""
     last = looked_at[-1]
     if last.behind_records == 0:
         return 0.0

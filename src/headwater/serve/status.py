@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headwater.clock import Clock, SystemClock
 from headwater.serve.backlog import Standing, catch_up_seconds
 from headwater.serve.groups import GroupLag, GroupLags
 from headwater.serve.rates import TopicRate, TopicRates
@@ -56,8 +57,7 @@ def read_groups(sources: Sources) -> list[Json]:
 
 def read_pipelines(sources: Sources) -> list[Json]:
     """The pipelines with their state, their last batch and the ones before it."""
-    facts = sources.facts
-    return [summarize(query, facts.latest(query, limit=FACTS_KEPT)) for query in facts.queries()]
+    return summarize_all(sources.facts, SystemClock())
 
 
 def read_views(sources: Sources) -> list[Json]:
@@ -94,10 +94,16 @@ def _window(row: LateRow) -> Json | None:
     return {"start": instant_text(row.window_start), "end": instant_text(row.window_end)}
 
 
-def summarize(query: str, facts: Sequence[Fact]) -> Json:
+def summarize_all(facts: FactStore, clock: Clock) -> list[Json]:
+    """Each pipeline as it is now."""
+    return [summarize(query, facts.latest(query, limit=FACTS_KEPT), clock.now_ms()) for query in facts.queries()]
+
+
+def summarize(query: str, facts: Sequence[Fact], now_ms: int) -> Json:
     """Put a pipeline's facts, oldest first, together: each number is the newest that was told."""
     newest = facts[-1].body
     batches = [fact for fact in facts if fact.body.get("batchId") is not None]
+    passed_ms = now_ms - batches[-1].at_ms if batches and newest.get("state") == "running" else 0
     return {
         "name": query,
         "state": newest.get("state"),
@@ -107,7 +113,7 @@ def summarize(query: str, facts: Sequence[Fact]) -> Json:
         "processedRowsPerSecond": _newest(facts, "processedRowsPerSecond"),
         "batchDurationMs": next(_present(_duration_ms(fact) for fact in reversed(facts)), None),
         "behindRecords": _newest(facts, "behindRecords"),
-        "catchUpSeconds": catch_up_seconds(_standings(batches)),
+        "catchUpSeconds": catch_up_seconds(_standings(batches), passed_s=passed_ms / 1000),
         "leftOutRecords": _newest(facts, "leftOutRecords"),
         "isolating": newest.get("isolating"),
         "lastProgressMs": batches[-1].at_ms if batches else None,

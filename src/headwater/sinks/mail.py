@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
+from functools import partial
 from typing import Any
 
 from headwater.change import Op
 from headwater.clock import Clock, SystemClock
-from headwater.errors import InvalidError, UnavailableError
+from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.jsonvalues import json_text
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.sinks.notices import Described, Notice, check_each, notices
+from headwater.sinks.notices import Described, Notice, check_each, notices, send_all
 
 PLAIN, STARTTLS, TLS = "plain", "starttls", "tls"
 _PERMANENT_FROM = 500
@@ -74,14 +75,15 @@ class _MailWriter:
         self._sink = sink
         self._stream = stream
         self._clock = clock
+        self._attempt = f"cannot send mail of {stream.query!r} through {sink.server!r}"
         self._done: tuple[str, int] | None = None
 
     def write(self, batch: Batch) -> bool:
         if self._done is not None and self._done[0] == batch.run and batch.number <= self._done[1]:
             return False
-        messages = [self._message(notice) for notice in notices(self._stream, batch, each=self._sink.each)]
-        if messages:
-            self._send(messages)
+        found = notices(self._stream, batch, each=self._sink.each)
+        if found:
+            self._send(found)
         self._done = (batch.run, batch.number)
         return True
 
@@ -109,14 +111,11 @@ class _MailWriter:
             row = change.after or change.before or {}
         return self._sink.subject.format(**{**row, "query": notice.query, "count": len(notice.changes)})
 
-    def _send(self, messages: Sequence[EmailMessage]) -> None:
-        attempt = f"cannot send mail of {self._stream.query!r} through {self._sink.server!r}"
+    def _send(self, found: Sequence[Notice]) -> None:
+        attempt = self._attempt
         try:
             with self._connect() as server:
-                for message in messages:
-                    refused_by_some = server.send_message(message)
-                    if refused_by_some:
-                        raise smtplib.SMTPRecipientsRefused(refused_by_some)
+                send_all(found, partial(self._post, server))
         except smtplib.SMTPRecipientsRefused as error:
             refused = "; ".join(f"{who}: {code} {_text(text)}" for who, (code, text) in error.recipients.items())
             lasting = all(code >= _PERMANENT_FROM for code, _ in error.recipients.values())
@@ -128,6 +127,16 @@ class _MailWriter:
             raise InvalidError(f"{attempt}: {error}") from error
         except (OSError, smtplib.SMTPException) as error:
             raise UnavailableError(f"{attempt}: {str(error) or type(error).__name__}") from error
+
+    def _post(self, server: smtplib.SMTP, notice: Notice) -> None:
+        try:
+            refused_by_some = server.send_message(self._message(notice))
+        except smtplib.SMTPDataError as error:
+            if error.smtp_code < _PERMANENT_FROM:
+                raise
+            raise RefusedError(f"{self._attempt}: {error.smtp_code} {_text(error.smtp_error)}") from error
+        if refused_by_some:
+            raise smtplib.SMTPRecipientsRefused(refused_by_some)
 
     def _connect(self) -> smtplib.SMTP:
         host, _, port = self._sink.server.rpartition(":")

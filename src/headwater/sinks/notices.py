@@ -1,24 +1,27 @@
 """Batches as notices to people and programs outside: what changed, and an id by which a repetition is known. Pure.
 
 A notice is sent at least once. After a crash the batch comes again, its rows perhaps in another order; so changes
-are put in an order of their own first, and the same notice gets the same id.
+are put in an order of their own first, and the same notice gets the same id. That of a single row is made of what
+it says: when the batch comes again without a row that was refused, the others are the same notices still.
 """
 
 import json
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.change import Op
-from headwater.errors import InvalidError
-from headwater.sink import Batch, Stream
+from headwater.errors import InvalidError, RefusedError
+from headwater.jsonvalues import json_text
+from headwater.sink import REFUSALS_MAX, Batch, Stream
 from headwater.sinks.jsontext import json_objects
 
 CHANGES_MAX = 500
 """Of a notice: a larger batch becomes several."""
 
-EACH = ("batch", "row")
+BATCH, ROW = "batch", "row"
 _NAMESPACE = uuid.UUID("6f1c6a0e-3f0f-5d6e-9a44-3d9d5c1f6d2b")
 
 Row = dict[str, Any]
@@ -26,11 +29,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """What happened to a row; `before` is known where the query takes rows back."""
+    """What happened to a row, the batch's `at` that place; `before` is known where the query takes rows back."""
 
     op: Op
     before: Row | None
     after: Row | None
+    at: int = field(compare=False)
 
     def as_json(self) -> Row:
         return {"op": self.op.value, "before": self.before, "after": self.after}
@@ -38,18 +42,22 @@ class Described:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Some changes of one batch, and where they come from; `id` is the same when the notice is sent again."""
+    """Some changes of one batch, and where they come from; `id` is the same when the notice is sent again.
+
+    `name` tells it from the others of the batch.
+    """
 
     query: str
     run: str
     batch: int
     part: int
     parts: int
+    name: str
     changes: tuple[Described, ...]
 
     @property
     def id(self) -> str:
-        return str(uuid.uuid5(_NAMESPACE, f"{self.query}/{self.run}/{self.batch}/{self.part}"))
+        return str(uuid.uuid5(_NAMESPACE, f"{self.query}/{self.run}/{self.batch}/{self.name}"))
 
     def as_json(self) -> Row:
         return {
@@ -65,9 +73,10 @@ class Notice:
 
 def notices(stream: Stream, batch: Batch, *, each: str) -> list[Notice]:
     """The notices of a batch: one for each row, or as few as there can be."""
-    changes = sorted(_described(stream, batch), key=lambda change: change[0])
-    size = 1 if each == "row" else CHANGES_MAX
-    parts = [changes[at : at + size] for at in range(0, len(changes), size)]
+    changes = [change for _, change in sorted(_described(stream, batch), key=lambda found: found[0])]
+    size = 1 if each == ROW else CHANGES_MAX
+    parts = [tuple(changes[at : at + size]) for at in range(0, len(changes), size)]
+    names = _names_of(changes) if each == ROW else [str(n) for n in range(len(parts))]
     return [
         Notice(
             query=stream.query,
@@ -75,14 +84,34 @@ def notices(stream: Stream, batch: Batch, *, each: str) -> list[Notice]:
             batch=batch.number,
             part=n,
             parts=len(parts),
-            changes=tuple(change for _, change in part),
+            name=name,
+            changes=part,
         )
-        for n, part in enumerate(parts)
+        for n, (name, part) in enumerate(zip(names, parts, strict=True))
     ]
 
 
+def send_all(found: Sequence[Notice], send: Callable[[Notice], None]) -> None:
+    """Send notices. What is refused of single rows is told at the end, when all others are sent."""
+    refused: list[int] = []
+    first: RefusedError | None = None
+    for notice in found:
+        try:
+            send(notice)
+        except RefusedError as error:
+            if len(notice.changes) > 1:
+                hint = "with each='row' it is known which row is refused, and goes to the dead letters"
+                raise InvalidError(str(error), hint=hint) from error
+            first = first or error
+            refused += [change.at for change in notice.changes]
+            if len(refused) > REFUSALS_MAX:
+                break
+    if first is not None:
+        raise RefusedError(str(first), rows=refused) from first
+
+
 def check_each(each: str) -> None:
-    if each not in EACH:
+    if each not in (BATCH, ROW):
         raise InvalidError(f"cannot send notices for each {each!r}: 'batch' or 'row'")
 
 
@@ -91,10 +120,10 @@ def _described(stream: Stream, batch: Batch) -> Iterator[tuple[bytes, Described]
     texts = json_objects(batch.rows).to_pylist()
     signs = [1] * len(texts) if batch.signs is None else batch.signs.to_pylist()
     if not stream.key:
-        for text, sign in zip(texts, signs, strict=True):
+        for at, (text, sign) in enumerate(zip(texts, signs, strict=True)):
             row = json.loads(text)
             before, after = (None, row) if sign > 0 else (row, None)
-            yield text, Described(op=Op.INSERT if sign > 0 else Op.DELETE, before=before, after=after)
+            yield text, Described(op=Op.INSERT if sign > 0 else Op.DELETE, before=before, after=after, at=at)
         return
     keys = json_objects(batch.rows.select(list(stream.key))).to_pylist()
     first: dict[bytes, int] = {}
@@ -109,4 +138,13 @@ def _described(stream: Stream, batch: Batch) -> Iterator[tuple[bytes, Described]
         if before is None and after is None:
             continue  # It came and went within the batch.
         op = Op.DELETE if after is None else Op.INSERT if before is None else Op.UPDATE
-        yield key, Described(op=op, before=before, after=after)
+        yield key, Described(op=op, before=before, after=after, at=end)
+
+
+def _names_of(changes: Sequence[Described]) -> Iterator[str]:
+    """What each change says, and which it is of those that say the same."""
+    seen: Counter[str] = Counter()
+    for change in changes:
+        text = json_text(change.as_json())
+        seen[text] += 1
+        yield f"{text}/{seen[text]}"

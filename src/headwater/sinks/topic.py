@@ -27,13 +27,14 @@ import pyarrow.compute as pc
 
 from headwater.change import Op
 from headwater.clock import SystemClock
-from headwater.errors import ConflictError, InvalidError, UnavailableError
+from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.folding import fold
 from headwater.sinks.jsontext import json_objects
 from headwater.sinks.progress import Progress, Step, advance, judge
-from headwater.transmit.batch import decode_batch, walk
+from headwater.transmit.administration import topic_settings
+from headwater.transmit.batch import BATCH_BYTES, HEADER_BYTES, decode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.encoding import Body, Ints, encode_columns, encode_headers, partitions_by_key
 from headwater.transmit.transaction_client import TransactionalProducer
@@ -48,6 +49,9 @@ _PROGRESS_CONFIGS = {
 }
 _COMPACTED = {"cleanup.policy": "compact"}
 _TOPIC_WAIT_S, _TOPIC_PAUSE_S = 10.0, 0.05
+_MESSAGE_BYTES = "max.message.bytes"
+_MESSAGE_BYTES_DEFAULT = 1_048_588
+_SHOWN_BYTES = 100
 _ROWS_PER_PARTITION = 10_000
 """A batch without keys goes to as few partitions as this allows: each costs two writes more."""
 
@@ -112,6 +116,7 @@ class _TopicWriter:
         self._clock = SystemClock()
         configs = {**(_COMPACTED if stream.key else {}), **sink.configs}
         self._partitions = _ensure_topic(client, sink.name, sink.partitions, configs)
+        self._message_bytes = _message_bytes(client, sink.name)
         self._progress_at = TopicPartition(stream.query + _PROGRESS_SUFFIX, 0)
         _ensure_topic(client, self._progress_at.topic, 1, _PROGRESS_CONFIGS)
         self._producer = TransactionalProducer(client, stream.query)
@@ -131,6 +136,9 @@ class _TopicWriter:
         self._producer.commit(bodies, timestamp_ms=self._clock.now_ms())
         self._last = noted
         return True
+
+    def rehearse(self, batch: Batch) -> None:
+        self._bodies(batch)  # What a topic refuses of a row is its size, and that is known before it is sent.
 
     def close(self) -> None:
         self._client.close()
@@ -179,11 +187,27 @@ class _TopicWriter:
                 None if c is None else c.take(pa.array(order)) for c in (keys, values, headers)
             )
         found: dict[TopicPartition, list[Body]] = {}
-        numbers, starts = np.unique(places, return_index=True)
-        for number, start, end in zip(numbers, starts, [*starts[1:], len(places)], strict=True):
-            part = (None if c is None else c.slice(start, end - start) for c in (keys, values, headers))
-            found[TopicPartition(self._sink.name, int(number))] = list(encode_columns(*part))
+        numbers, starts, counts = np.unique(places, return_index=True, return_counts=True)
+        for number, start, count in zip(numbers, starts, counts, strict=True):
+            part = [None if c is None else c.slice(start, count) for c in (keys, values, headers)]
+            bodies = list(encode_columns(*part, size=min(BATCH_BYTES, self._message_bytes - HEADER_BYTES)))
+            self._check_sizes(bodies, part[1] if keys is None else part[0])
+            found[TopicPartition(self._sink.name, int(number))] = bodies
         return found
+
+    def _check_sizes(self, bodies: list[Body], names: pa.Array) -> None:
+        """Refuse a record that makes a batch too large by itself; `names` are to know it by."""
+        at = 0
+        for body in bodies:
+            size = HEADER_BYTES + len(body.records)
+            if size > self._message_bytes:
+                name = names[at].as_py()[:_SHOWN_BYTES].decode(errors="replace")
+                raise RefusedError(
+                    f"cannot append to topic {self._sink.name!r} a row of {size} bytes, its {_MESSAGE_BYTES} is "
+                    f"{self._message_bytes}: {name}",
+                    hint=f"headwater topic alter {self._sink.name} {_MESSAGE_BYTES}=...",
+                )
+            at += body.count
 
 
 def _keyed(batch: Batch, key: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:
@@ -225,6 +249,15 @@ def _ensure_topic(client: Client, name: str, partitions: int, configs: Mapping[s
         time.sleep(_TOPIC_PAUSE_S)
         found = client.topics([name])
     return len(found[name].leaders)
+
+
+def _message_bytes(client: Client, topic: str) -> int:
+    """How large a record batch may be; who may not ask is held to Kafka's default."""
+    try:
+        settings = {setting.name: setting.value for setting in topic_settings(client, topic)}
+    except InvalidError:
+        settings = {}
+    return int(settings.get(_MESSAGE_BYTES) or _MESSAGE_BYTES_DEFAULT)
 
 
 def _read_progress(client: Client, at: TopicPartition) -> _Noted | None:

@@ -17,13 +17,15 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import SplitResult, urlsplit
 
 from headwater.clock import Clock, SystemClock
-from headwater.errors import InvalidError, UnavailableError
+from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.jsonvalues import json_text
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.sinks.notices import Notice, check_each, notices
+from headwater.sinks.notices import Notice, check_each, notices, send_all
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _PASSING = (408, 425, 429)
+_OF_THE_CONTENT = (400, 413, 422)
+"""What says that this request is not taken, where others may be."""
 _PATIENCE_S = 60.0
 """How long a receiver may have us wait before the batch is tried from the start."""
 _SHOWN_CHARS = 300
@@ -65,8 +67,7 @@ class _WebhookWriter:
     def write(self, batch: Batch) -> bool:
         if self._done is not None and self._done[0] == batch.run and batch.number <= self._done[1]:
             return False
-        for notice in notices(self._stream, batch, each=self._sink.each):
-            self._send(notice)
+        send_all(notices(self._stream, batch, each=self._sink.each), self._send)
         self._done = (batch.run, batch.number)
         return True
 
@@ -82,6 +83,8 @@ class _WebhookWriter:
                 return
             attempt = f"cannot send batch {notice.batch} of {notice.query!r} to {self._sink.url!r}"
             found = f"{attempt}: it answers {status} {text[:_SHOWN_CHARS]}".rstrip()
+            if status in _OF_THE_CONTENT:
+                raise RefusedError(found)
             if status not in _PASSING and status < 500:
                 raise InvalidError(found, hint="what it refuses once it will refuse again; mend it there or here")
             if pause_s is None or waited_s + pause_s > _PATIENCE_S:

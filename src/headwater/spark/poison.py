@@ -19,6 +19,7 @@ from headwater.app import Query, Topic
 from headwater.clock import Clock
 from headwater.errors import ClosedError, HeadwaterError, RefusedError, UnavailableError
 from headwater.record import Record, TopicPartition
+from headwater.sink import REFUSALS_MAX
 from headwater.spark.bisection import NoneFailsAloneError, TooManyFailError, find_failing
 from headwater.spark.building import call_function, read_part
 from headwater.spark.checkpoint import BegunBatch, begun_batch
@@ -30,9 +31,6 @@ from headwater.transmit.batch import encode_batch
 from headwater.transmit.client import EARLIEST, Client
 from headwater.transmit.letters import letter_headers
 from headwater.transmit.redrive import KEPT, record_at
-
-POISON_MAX = 100
-"""Of a batch: where more rows fail, it is the function that is wrong, not they."""
 
 NOTE_EVERY_S = 5.0
 """A search may take hundreds of tries, and is not to push all other facts out."""
@@ -185,7 +183,7 @@ class Search:
             self._found.append(PoisonRow(record.partition, record.start, self._reason))
 
         try:
-            find_failing(size, fails, limit=POISON_MAX, on_found=found)
+            find_failing(size, fails, limit=REFUSALS_MAX, on_found=found)
         except NoneFailsAloneError:
             raise HeadwaterError(
                 f"the records of topic {topic!r} fail together ({self._reason}), and none of them alone"

@@ -16,10 +16,9 @@ from headwater.clock import SystemClock
 from headwater.errors import InvalidError
 from headwater.record import Record, TopicPartition
 from headwater.spark.offsets import BOOTSTRAP
-from headwater.transmit.batch import encode_batch
+from headwater.transmit.batch import BATCH_BYTES
 from headwater.transmit.client import Client
 
-BATCH_BYTES = 512 << 10
 _COLUMNS = ("key", "value", "topic", "partition", "headers")
 
 
@@ -92,7 +91,7 @@ class ArrowProducer:
     def _flush(self, partition: TopicPartition) -> None:
         records = self._waiting.pop(partition)
         self._waiting_bytes.pop(partition, None)
-        self._client.produce(partition, encode_batch(records))
+        self._client.append(partition, records)
 
     def _partition(self, row: Mapping[str, Any]) -> TopicPartition:
         topic = row.get("topic") or self._options.topic

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from headwater.app import Delivery, Query, Topic, View
 from headwater.clock import Clock
-from headwater.errors import UnavailableError
+from headwater.errors import RefusedError, UnavailableError
 from headwater.process.windowing import CHANGE
 from headwater.record import Record, TopicPartition
 from headwater.sink import Batch, Rehearsing, Stream, Writer
+from headwater.sinks.jsontext import json_objects
 from headwater.spark.checkpoint import offsets_behind
 from headwater.spark.inputs import SOURCE, WATERMARK
 from headwater.spark.offsets import to_json
@@ -26,7 +28,7 @@ from headwater.spark.rows import explain_misfit
 from headwater.spark.spool import Spool, summarize_operators
 from headwater.store.tables import Progress
 from headwater.store.views import ViewStore
-from headwater.transmit.batch import decode_batch, encode_batch, walk
+from headwater.transmit.batch import decode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.letters import ORIGIN_HEADERS, letter_headers
 from headwater.transmit.redrive import KEPT
@@ -36,8 +38,6 @@ NoteFacts = Callable[[str, dict[str, Any]], None]
 
 BESIDE_ROWS = (CHANGE, WATERMARK, SOURCE)
 """Columns that say something of a row and are no part of it."""
-
-_BATCH_RECORDS = 500
 
 
 class QuerySink(Protocol):
@@ -107,6 +107,7 @@ class DeliverySink:
         self._note = note
         self._writer: Writer | None = None
         self._tried = ("", 0)
+        self._refusal: tuple[str, pa.Array] | None = None
 
     def open(self) -> None:
         """Fence those before us, and find out what does not fit; a place that is away is waited for later."""
@@ -120,8 +121,7 @@ class DeliverySink:
         late_rows = self._spool.late(run, batch)
         self._tried = run, batch
         if table.num_rows:
-            with self._using() as writer:
-                writer.write(self._batch(table))
+            self._write(self._batch(table))
         if late_rows:
             self._store.note_late(self._delivery.name, late_rows, run=run, batch=batch)
         _note_operators(self._delivery, self._spool, self._note, run, batch)
@@ -131,6 +131,21 @@ class DeliverySink:
         with self._using() as writer:
             if isinstance(writer, Rehearsing):
                 writer.rehearse(self._batch(table))
+                return
+        if self._refusal is not None:
+            reason, refused = self._refusal
+            if pc.any(pc.is_in(json_objects(rows_alone(table)), refused)).as_py():
+                raise RefusedError(reason)
+
+    def _write(self, batch: Batch) -> None:
+        """Write a batch; what the place refused of it is kept, for one that cannot rehearse."""
+        self._refusal = None
+        try:
+            with self._using() as writer:
+                writer.write(batch)
+        except RefusedError as error:
+            self._refusal = str(error), json_objects(batch.rows.take(pa.array(error.rows, pa.int64())))
+            raise
 
     def _batch(self, table: pa.Table) -> Batch:
         run, number = self._tried
@@ -191,8 +206,7 @@ def dead_letter_sink(store: ViewStore, topic: Topic, bootstrap_servers: str, clo
                 client.create_topic(topic.dead_letters, partitions=1, configs=KEPT)
                 written = _written_origins(client, target, end)
                 letters = [r for r in _letters(misfits, topic, clock) if _origin(r) not in written]
-                for start in range(0, len(letters), _BATCH_RECORDS):
-                    client.produce(target, encode_batch(letters[start : start + _BATCH_RECORDS]))
+                client.append(target, letters)
                 end = client.offsets([target], LATEST)[target]
         progress = Progress(run=run, batch=batch, note={"end": end})
         # The topic holds dead letters only, so its end is their number, whatever happened on the way.

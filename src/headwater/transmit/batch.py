@@ -9,7 +9,7 @@ https://kafka.apache.org/documentation/#recordbatch
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -24,6 +24,10 @@ Buffer = bytes | bytearray | memoryview
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 LENGTH_PREFIX_BYTES = 12  # base offset and length: what `length` does not count
+BATCH_BYTES = 768 << 10
+"""Of a batch that we make, about; below Kafka's default of `max.message.bytes`."""
+RECORD_FRAME_BYTES = 24  # at most, but for headers
+_HEADER_FRAME_BYTES = 10
 _CRC_AT = 17
 _CRC_COVERS_FROM = 21
 MAGIC = 2
@@ -146,6 +150,22 @@ def place(data: bytearray | memoryview, at: int, *, base_offset: int, leader_epo
     """Give the batch at `at` its place in the log, in the buffer itself."""
     _OFFSET.pack_into(data, at, base_offset)
     _EPOCH.pack_into(data, at + LENGTH_PREFIX_BYTES, leader_epoch)
+
+
+def batches_of(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Records in batches of about `BATCH_BYTES`; a larger one is alone."""
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        headers = sum(_HEADER_FRAME_BYTES + len(name) + len(value or b"") for name, value in record.headers)
+        needed = RECORD_FRAME_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+        if batch and size + needed > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += needed
+    if batch:
+        yield batch
 
 
 def encode_batch(

@@ -22,9 +22,9 @@ from kafka.protocol.producer import (
     ProduceRequest,
 )
 
-from headwater.errors import InvalidError, UnavailableError
-from headwater.record import TopicPartition
-from headwater.transmit.batch import walk
+from headwater.errors import HeadwaterError, InvalidError, RefusedError, UnavailableError
+from headwater.record import Record, TopicPartition
+from headwater.transmit.batch import batches_of, encode_batch, walk
 from headwater.transmit.marker import drop_aborted
 from headwater.transmit.wire.apis import APIS
 from headwater.transmit.wire.codes import Code
@@ -221,6 +221,19 @@ class Client:
         _check(answer.error_code, f"append to {partition}", answer.error_message)
         return int(answer.base_offset)
 
+    def append(self, partition: TopicPartition, records: Iterable[Record]) -> None:
+        """Append records in batches, and wait until they are safe; a batch that is too large becomes two."""
+        waiting = deque(batches_of(records))
+        while waiting:
+            batch = waiting.popleft()
+            try:
+                self.produce(partition, encode_batch(batch))
+            except RefusedError:
+                if len(batch) == 1:
+                    raise
+                middle = len(batch) // 2
+                waiting.extendleft((batch[middle:], batch[:middle]))
+
     def call(self, request: Any, *, node: int | None = None) -> Any:
         """Send any other request, to a node or to whoever answers, and wait for the response."""
         return self._call(node, request)
@@ -390,5 +403,9 @@ def _check(code: int, attempt: str, message: str | None = None) -> None:
     if code == Code.NONE:
         return
     name = Code(code).name if code in list(Code) else f"error {code}"
-    kind = InvalidError if code == Code.OFFSET_OUT_OF_RANGE else UnavailableError
+    kind: type[HeadwaterError] = UnavailableError
+    if code in (Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD):
+        kind = RefusedError
+    if code == Code.OFFSET_OUT_OF_RANGE:
+        kind = InvalidError
     raise kind(f"cannot {attempt}: {message or name}")

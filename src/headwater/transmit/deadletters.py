@@ -13,8 +13,6 @@ from headwater.transmit.shares import Span
 PREFIX = "__dlq.errors."
 TOPIC, PARTITION, OFFSET, GROUP = f"{PREFIX}topic", f"{PREFIX}partition", f"{PREFIX}offset", f"{PREFIX}group"
 DELIVERY_COUNT, MESSAGE = f"{PREFIX}delivery.count", f"{PREFIX}message"
-BATCH_BYTES = 512 * 1024
-"""About how much of copied records goes into one batch; far from what a broker takes at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +28,11 @@ class Origin:
 
 def letters(
     group: str, partition: TopicPartition, span: Span, records: Mapping[int, Record] | None, now_ms: int
-) -> Iterator[list[Record]]:
-    """The letters of a range, in batches; with the records themselves where they are given.
+) -> Iterator[Record]:
+    """The letters of a range; with the records themselves where they are given.
 
     An offset without a record (compacted away, a transaction's marker) has no letter.
     """
-    batch: list[Record] = []
-    size = 0
     for offset in range(span.first, span.last + 1):
         copied = records.get(offset) if records is not None else Record()
         if copied is None:
@@ -51,13 +47,7 @@ def letters(
         ]
         # A record that is itself a redriven letter keeps only the newest origin.
         own = [header for header in copied.headers if not header[0].startswith(PREFIX)]
-        batch.append(Record(key=copied.key, value=copied.value, headers=(*own, *headers), timestamp_ms=now_ms))
-        size += len(copied.key or b"") + len(copied.value or b"") + 200
-        if size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+        yield Record(key=copied.key, value=copied.value, headers=(*own, *headers), timestamp_ms=now_ms)
 
 
 def origin_of(letter: Record) -> Origin | None:

@@ -15,13 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.transmit.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, TRANSACTIONAL, Sender, seal_header
+from headwater.transmit.batch import (
+    BATCH_BYTES,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    RECORD_FRAME_BYTES,
+    TRANSACTIONAL,
+    Sender,
+    seal_header,
+)
 from headwater.transmit.codec import write_varint
 
-BATCH_BYTES = 768 << 10
-"""Of a batch, about; below Kafka's default of `max.message.bytes` with room for what frames the records."""
-
-_RECORD_FRAME_BYTES = 24  # at most, but for headers
 _VARINT_BYTES_MAX = 5  # of what fits into 32 bits
 NO_HEADERS = b"\x00"
 
@@ -45,8 +49,13 @@ class Identity:
     epoch: int
 
 
-def encode_columns(keys: pa.Array | None, values: pa.Array, headers: pa.Array | None = None) -> Iterator[Body]:
-    """Records of binary keys and values, in batches; `headers` has each record's, made by `encode_headers`."""
+def encode_columns(
+    keys: pa.Array | None, values: pa.Array, headers: pa.Array | None = None, *, size: int = BATCH_BYTES
+) -> Iterator[Body]:
+    """Records of binary keys and values, in batches of about a size; only one record can make a larger one.
+
+    `headers` has each record's, made by `encode_headers`.
+    """
     count = len(values)
     if not count:
         return
@@ -55,8 +64,8 @@ def encode_columns(keys: pa.Array | None, values: pa.Array, headers: pa.Array | 
     key_sizes = np.full(count, -1, np.int64) if keys is None else _sizes(keys)
     value_sizes = _sizes(values)
     header_sizes = np.full(count, len(NO_HEADERS), np.int64) if headers is None else _sizes(headers)
-    rough = np.maximum(key_sizes, 0) + np.maximum(value_sizes, 0) + header_sizes + _RECORD_FRAME_BYTES
-    starts = _cuts(rough)
+    rough = np.maximum(key_sizes, 0) + np.maximum(value_sizes, 0) + header_sizes + RECORD_FRAME_BYTES
+    starts = _cuts(rough, size)
     places = np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
     deltas, key_lengths, value_lengths = _varints(places), _varints(key_sizes), _varints(value_sizes)
     sizes = (
@@ -153,13 +162,13 @@ def _filled(column: pa.Array) -> pa.Array:
     return column.fill_null(b"") if column.null_count else column
 
 
-def _cuts(sizes: Ints) -> Ints:
-    """Where batches start, so that none of more than one record is much larger than it should be."""
+def _cuts(sizes: Ints, most: int) -> Ints:
+    """Where batches start, so that none of more than one record is larger than it should be."""
     ends = np.cumsum(sizes)
     starts = [0]
     while True:
         before = ends[starts[-1] - 1] if starts[-1] else 0
-        at = int(np.searchsorted(ends, before + BATCH_BYTES, side="right"))
+        at = int(np.searchsorted(ends, before + most, side="right"))
         at = max(at, starts[-1] + 1)
         if at >= len(sizes):
             return np.array(starts, np.int64)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError
 from headwater.record import Record, TopicPartition
-from headwater.transmit.batch import decode_batch, encode_batch, walk
+from headwater.transmit.batch import batches_of, decode_batch, encode_batch, walk
 from headwater.transmit.deadletters import letters
 from headwater.transmit.group_configs import GroupSettings
 from headwater.transmit.share_members import Place
@@ -89,7 +89,7 @@ class Letterbox:
         try:
             records = _records_of(letter.source, span) if settings.copies_record else None
             target = self._target(settings.deadletter_topic, name)
-            for batch in letters(letter.group, name, span, records, self._clock.now_ms()):
+            for batch in batches_of(letters(letter.group, name, span, records, self._clock.now_ms())):
                 appended = self._topics.append(target, memoryview(bytearray(encode_batch(batch))))
                 await target.wait_durable(appended.next_offset)
         except (HeadwaterError, OSError) as error:

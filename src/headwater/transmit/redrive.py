@@ -30,7 +30,8 @@ SUFFIX = ".deadletter"
 CHUNK = 200
 """How many redrives are begun before the first of them is done."""
 
-KEPT = {"retention.ms": "-1", "cleanup.policy": "delete"}
+KEPT = {"retention.ms": "-1", "cleanup.policy": "delete", "max.message.bytes": str(100 << 20)}
+"""Of topics of dead letters: a letter is larger than its record, which its own topic did take."""
 _ORIGINAL_BYTES = 1  # a broker sends the whole batch that holds the offset, and no more
 
 

@@ -21,7 +21,7 @@ from kafka.protocol.producer import (
     ProduceRequest,
 )
 
-from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
+from headwater.errors import ConflictError, HeadwaterError, InvalidError, RefusedError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.transmit.client import Client
 from headwater.transmit.encoding import Body, Identity, seal_batch
@@ -43,7 +43,8 @@ _AGAIN = (
     Code.UNKNOWN_TOPIC_OR_PARTITION,  # made a moment ago, and not everywhere known
 )
 _FENCED = (Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING)
-_UNFIT = (Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD, Code.CORRUPT_MESSAGE, Code.INVALID_TRANSACTION_TIMEOUT)
+_OF_A_RECORD = (Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD)
+_UNFIT = (Code.CORRUPT_MESSAGE, Code.INVALID_TRANSACTION_TIMEOUT)
 
 Batches = Mapping[TopicPartition, Sequence[Body]]
 
@@ -197,6 +198,8 @@ def _check(code: int, attempt: str, message: str | None = None) -> None:
             f"cannot {attempt}: another writer of that name was opened since",
             hint="one of two running pipelines has to stop, or take another name",
         )
+    if code in _OF_A_RECORD:
+        kind = RefusedError
     if code in _UNFIT:
         kind = InvalidError
     raise kind(f"cannot {attempt}: {message or name}")
