@@ -5,7 +5,8 @@
 
 Each seed makes events out of order, a window, a trigger, and the moments of the kills. One query sends windows
 that retract what they refine, by key, another every event as it is. When all is done, both must be what plain
-Python computes over all events: nothing lost, nothing twice, whatever was killed.
+Python computes over all events: nothing lost, nothing twice, whatever was killed. Where a place keeps changes,
+these are sent there without a key as well, and their sum must be the same.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from torture.processes import below
-from torture.subjects import RAW, SUBJECTS, TOTALS, Subject
+from torture.subjects import CHANGES, RAW, SUBJECTS, TOTALS, Row, Subject, times
 from torture.windows import KEYS, TRIGGERS, WINDOWS, windows_of
 
 PATIENCE_S = 240.0
@@ -50,9 +51,9 @@ events = app.topic(
     partitions={partitions},
 )
 """
-QUERIES = """
+TOTALS_QUERY = """
 
-@app.sink(events, to={totals}, key=["key", "window"], name="totals_{sink}")
+@app.sink(events, to={to}, {key}name="{name}")
 def totals(events):
     windows = hw.windowed(
         what={{"n": hw.count(), "amount": hw.sum("amount")}},
@@ -63,12 +64,20 @@ def totals(events):
         lateness="1 day",
     )
     return events.transform(windows).select("key", "window", "n", "amount", "_change")
+"""
+RAW_QUERY = """
 
-
-@app.sink(events, to={raw}, name="raw_{sink}")
+@app.sink(events, to={to}, name="{name}")
 def raw(events):
     return events.select("id", "key", "amount")
 """
+
+STREAMS = {
+    TOTALS: (TOTALS_QUERY, 'key=["key", "window"], '),
+    RAW: (RAW_QUERY, ""),
+    CHANGES: (TOTALS_QUERY, ""),
+}
+"""The query of each, and what its declaration says of its key."""
 
 Event = tuple[int, str, int, int]
 """Number, key, amount, second."""
@@ -95,8 +104,11 @@ class World:
         self.where, self.when = where, when
         program = [APP.format(partitions=PARTITIONS)]
         for sink, subject in self.subjects.items():
-            to = {name: subject.expression(f"{name}_{sink}") for name in (TOTALS, RAW)}
-            program.append(QUERIES.format(sink=sink, where=where, when=when, **to))
+            for kind, (query, key) in STREAMS.items():
+                if kind != CHANGES or subject.keeps_changes:
+                    name = f"{kind}_{sink}"
+                    to = subject.expression(name)
+                    program.append(query.format(name=name, to=to, key=key, where=where, when=when))
         (folder / "app.py").write_text("".join(program))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -279,17 +291,33 @@ def _finish(world: World) -> None:
 
 
 def _compare(world: World, sink: str, events: list[Event]) -> int:
-    raw, totals = (world.subjects[sink].rows(f"{name}_{sink}") for name in (RAW, TOTALS))
+    subject = world.subjects[sink]
+    raw, totals = (subject.rows(f"{name}_{sink}") for name in (RAW, TOTALS))
     found = Counter((row["id"], row["key"], row["amount"]) for row in raw if row["id"] >= 0)
     _same(f"{RAW} rows in {sink}", found, Counter((number, key, amount) for number, key, amount, _ in events))
-    windows = Counter(
-        (row["key"], _micros(row["window"]["start"]), _micros(row["window"]["end"]), row["n"], row["amount"])
-        for row in totals
-        if row["key"] != "the end"
-    )
+    windows = Counter(_window(row) for row in totals if row["key"] != "the end")
     expected = Counter(windows_of(world.where, [(key, amount, at) for _, key, amount, at in events]))
     _same(f"{TOTALS} of {world.where}, {world.when} in {sink}", windows, expected)
+    if subject.keeps_changes:
+        _same(f"the sum of {CHANGES} in {sink}", _sum_of(subject.rows(f"{CHANGES}_{sink}")), expected)
     return len(expected)
+
+
+def _window(row: Row) -> tuple[Any, ...]:
+    return row["key"], _micros(row["window"]["start"]), _micros(row["window"]["end"]), row["n"], row["amount"]
+
+
+def _sum_of(changes: list[Row]) -> "Counter[Any]":
+    """What is there when each change has given or taken its row; nothing is taken that was not given before."""
+    there: Counter[Any] = Counter()
+    for change in changes:
+        row = change["after"] or change["before"]
+        if row["key"] == "the end":
+            continue
+        window = _window({**row, "window": times(row["window"])})
+        there[window] += 1 if change["op"] == "c" else -1
+        assert there[window] >= 0, f"{window} was taken before it was given"
+    return +there
 
 
 def _same(what: str, found: "Counter[Any]", expected: "Counter[Any]") -> None:

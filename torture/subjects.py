@@ -10,17 +10,21 @@ from typing import Any, Protocol
 
 from torture.postgres import PostgresServer
 
-TOTALS, RAW = "totals", "raw"
-"""How the names of streams begin: changes by key, and rows without one."""
+TOTALS, RAW, CHANGES = "totals", "raw", "changes"
+"""How the names of streams begin: changes by key, rows without one, and changes as they are."""
 
 Row = dict[str, Any]
 
 
 class Subject(Protocol):
-    """A place for two streams: `totals...` by (key, window), which changes, and `raw...` without a key."""
+    """A place for two streams: `totals...` by (key, window), which changes, and `raw...` without a key.
+
+    One that keeps changes has a third: those of the totals, without a key.
+    """
 
     has_server: bool
     """Whether there is something behind the place that can be killed."""
+    keeps_changes: bool
 
     def expression(self, stream: str) -> str:
         """What the app's file says after `to=`; it has `import headwater as hw`."""
@@ -41,6 +45,7 @@ class Sqlite:
     """A file."""
 
     has_server = False
+    keeps_changes = False
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._path = folder / "results.db"
@@ -65,6 +70,7 @@ class Postgres:
     """A server of its own for each run."""
 
     has_server = True
+    keeps_changes = False
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._server = PostgresServer()
@@ -96,6 +102,7 @@ class Topic:
     """Topics in the run's own log, which is killed as the broker."""
 
     has_server = False
+    keeps_changes = True
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._servers = servers
@@ -109,7 +116,7 @@ class Topic:
 
     def rows(self, stream: str) -> list[Row]:
         found = committed_records(self._servers, stream)
-        if stream.startswith(RAW):
+        if not stream.startswith(TOTALS):
             return [json.loads(value) for _, value in found if value is not None]
         last = {key: json.loads(value) for key, value in dict(found).items() if value is not None}
         return [{**row, "window": times(row["window"])} for row in last.values()]
@@ -121,6 +128,7 @@ class Parquet:
     """A folder with a manifest."""
 
     has_server = False
+    keeps_changes = False
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._folder = folder / "parquet"
@@ -144,6 +152,7 @@ class Delta:
     """Tables in a folder."""
 
     has_server = False
+    keeps_changes = False
 
     def __init__(self, folder: Path, servers: str) -> None:
         self._folder = folder / "delta"
