@@ -7,17 +7,15 @@ import contextlib
 import importlib.util
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from torture.processes import below
+from torture.processes import below, free_port
 
 PATIENCE_S = 60.0
 
@@ -37,7 +35,7 @@ class PostgresServer:
         self._programs = _programs(self.folder, self._user)
         self._sync = sync
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = _free_port()
+        self._port = free_port()
         self._run(
             "initdb", "-D", self._data, "-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-sync", "--locale=C"
         )
@@ -145,12 +143,3 @@ def _can_run(installed: Path, user: int) -> bool:
         return False
     readable = (installed / "share" / "postgres.bki").stat().st_mode & 0o004
     return done.returncode == 0 and bool(readable)
-
-
-def _free_port() -> int:
-    """A port that stays free while the server is down: below those that the system gives to clients."""
-    chance = random.Random()
-    while True:
-        port = chance.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port

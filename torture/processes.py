@@ -1,6 +1,8 @@
-"""The processes that a program has started, as Linux knows them."""
+"""The processes that a program has started, as Linux knows them, and ports for those that come back."""
 
 import contextlib
+import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,3 +17,12 @@ def below(pid: int) -> Iterator[tuple[int, str]]:
             for child in map(int, threads_children.read_text().split()):
                 yield child, Path(f"/proc/{child}/comm").read_text().strip()
                 yield from below(child)
+
+
+def free_port() -> int:
+    """A port that stays free while who has it is down: below those that the system gives to clients."""
+    chance = random.Random()
+    while True:
+        port = chance.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

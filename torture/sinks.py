@@ -1,7 +1,8 @@
-"""Crashes of an app that writes outside: driver, JVM, Python worker, broker and database are killed at random.
+"""Crashes of an app that writes outside: driver, JVM, executor, worker, broker and database are killed at random.
 
 ./dev torture --sink postgres --seeds 50
 ./dev torture sinks --sink sqlite --first 7 --seeds 1
+./dev torture sinks --sink all --seeds 1 --on-cluster
 
 Each seed makes events out of order, a window, a trigger, and the moments of the kills. One query sends windows
 that retract what they refine, by key, another every event as it is. When all is done, both must be what plain
@@ -15,7 +16,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,16 +28,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from torture.processes import below
+from torture.cluster import SparkCluster
+from torture.processes import below, free_port
 from torture.subjects import CHANGES, RAW, SUBJECTS, TOTALS, Row, Subject, times
 from torture.windows import KEYS, TRIGGERS, WINDOWS, windows_of
 
 PATIENCE_S = 240.0
 PARTITIONS = 2
+PARTITIONED = f"spark.sql.shuffle.partitions={PARTITIONS}"  # on clusters Spark would have 200
 RATE = 150
 """Events per second; few, so that there are many small batches."""
 END = 10**6
 VICTIMS = ("driver", "jvm", "worker", "worker", "broker", "database", "database")
+ON_A_CLUSTER = (*VICTIMS, "executor", "executor")
 
 APP = """
 import headwater as hw
@@ -95,10 +98,10 @@ class Report:
 class World:
     """A broker, places for results, and the app between them, all as processes."""
 
-    def __init__(self, folder: Path, sinks: Sequence[str], chance: random.Random) -> None:
+    def __init__(self, folder: Path, sinks: Sequence[str], chance: random.Random, *, on_cluster: bool) -> None:
         self.folder = folder
-        self._port = _free_port()
-        self.servers = f"127.0.0.1:{self._port}"
+        self._cluster = SparkCluster(folder / "cluster") if on_cluster else None
+        self.servers = f"127.0.0.1:{free_port()}"
         self.subjects: dict[str, Subject] = {sink: SUBJECTS[sink](folder, self.servers) for sink in sinks}
         where, when = chance.choice(WINDOWS), chance.choice(TRIGGERS)
         self.where, self.when = where, when
@@ -116,8 +119,9 @@ class World:
         self._start("broker", "broker", "--listen", self.servers, "--data", str(self.folder / "broker"))
 
     def start_app(self, *more: str) -> "subprocess.Popen[bytes]":
-        data = ("--data", str(self.folder / "data"), "--master", "local[2]", "--http", "127.0.0.1:0")
-        return self._start("app", "run", str(self.folder / "app.py"), "-b", self.servers, *data, *more)
+        where = ["--data", str(self.folder / "data"), "-b", self.servers, "--http", "127.0.0.1:0"]
+        where += ["--master", "local[2]" if self._cluster is None else self._cluster.address]
+        return self._start("app", "run", str(self.folder / "app.py"), *where, "--conf", PARTITIONED, *more)
 
     def end_app(self) -> None:
         _kill(self._processes["app"].pid)
@@ -141,12 +145,11 @@ class World:
 
     def kill(self, victim: str, chance: random.Random) -> str | None:
         """Kill it, and bring back what does not come back by itself; None if there is no such thing just now."""
-        app = self._processes["app"]
         if victim == "driver":
             self.end_app()
             self.start_app()
-        elif victim in ("jvm", "worker"):
-            found = [pid for pid, name in below(app.pid) if (name == "java") == (victim == "jvm")]
+        elif victim in ("jvm", "worker", "executor"):
+            found = self._spark_processes(victim)
             if not found:
                 return None
             _kill(chance.choice(found))
@@ -161,6 +164,12 @@ class World:
             time.sleep(chance.random() * 2)
             server.start()
         return victim
+
+    def _spark_processes(self, kind: str) -> list[int]:
+        if self._cluster is not None and kind != "jvm":
+            return self._cluster.executors() if kind == "executor" else self._cluster.python_workers()
+        app = self._processes["app"]
+        return [pid for pid, name in below(app.pid) if (name == "java") == (kind == "jvm")]
 
     @property
     def servers_behind(self) -> list[Subject]:
@@ -184,6 +193,8 @@ class World:
             process.wait()
         for subject in self.subjects.values():
             subject.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
 
 class Traffic:
@@ -233,11 +244,13 @@ class Traffic:
             self._errors.append(error)
 
 
-def run(seed: int, sinks: Sequence[str], kills: int = 6, victims: Sequence[str] = VICTIMS) -> Report:
+def run(
+    seed: int, sinks: Sequence[str], kills: int = 6, victims: Sequence[str] = VICTIMS, *, on_cluster: bool = False
+) -> Report:
     """One run; raises if what is in the sink at the end is not what it must be."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="torture-", ignore_cleanup_errors=True) as name:
-        world = World(Path(name), sinks, chance)
+        world = World(Path(name), sinks, chance, on_cluster=on_cluster)
         try:
             killed, events = _disturb(world, chance, kills, victims)
             _finish(world)
@@ -350,15 +363,6 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _free_port() -> int:
-    """A port that stays free while the broker is down: below those that the system gives to clients."""
-    chance = random.Random()
-    while True:
-        port = chance.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="./dev torture sinks", description=(__doc__ or "").partition("\n")[0])
     names = ", ".join(SUBJECTS)
@@ -366,6 +370,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=50, help="how many runs (default: 50)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--kills", type=int, default=6, help="how many in a run (default: 6)")
+    parser.add_argument("--on-cluster", action="store_true", help="on a Spark cluster, with executors to kill")
     options = parser.parse_args(arguments)
     sinks = list(SUBJECTS) if options.sink == "all" else options.sink.split(",")
     if unknown := [sink for sink in sinks if sink not in SUBJECTS]:
@@ -374,9 +379,11 @@ def main(arguments: list[str]) -> int:
     for seed in range(options.first, options.first + options.seeds):
         started = time.monotonic()
         try:
-            report = run(seed, sinks, options.kills)
+            victims = ON_A_CLUSTER if options.on_cluster else VICTIMS
+            report = run(seed, sinks, options.kills, victims, on_cluster=options.on_cluster)
         except AssertionError as error:
             again = f"./dev torture sinks --sink {options.sink} --kills {options.kills} --first {seed} --seeds 1"
+            again += " --on-cluster" if options.on_cluster else ""
             print(f"seed {seed}: {error}\nagain: {again}", flush=True)
             return 1
         total += report.kills

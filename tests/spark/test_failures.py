@@ -34,6 +34,11 @@ def test_a_full_disk_is_waited_for_whoever_says_it() -> None:
     assert read_failure(java) == Failure("java.io.IOException: No space left on device", UnavailableError)
 
 
+def test_a_machine_that_is_too_busy_is_waited_for() -> None:
+    java = "Python worker failed to connect back.\n=== Streaming Query ===\n"
+    assert read_failure(java) == Failure("Python worker failed to connect back.", UnavailableError)
+
+
 def test_failures_in_a_row_are_bounded_with_growing_pauses() -> None:
     retries, failure = Retries(), Failure("no")
     pauses = [retries.pause("q", failure, progressed=False) for _ in range(TRIES_MAX)]

@@ -18,6 +18,9 @@ PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|database or disk is full")
 """Passes when somebody makes room, however long that takes; said by the system, Java, Python and SQLite."""
 
+_TOO_BUSY = re.compile(r"Python worker failed to connect back")
+"""Spark gives a worker ten seconds to start, whatever else the machine does, and asks for one of each query."""
+
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: .")
 """The last line of a Python traceback; the ones before it are indented."""
 
@@ -77,7 +80,7 @@ def read_failure(text: str) -> Failure:
     words, _, _ = text.partition("=== Streaming Query ===")
     lines = [line for line in words.splitlines() if line.strip()]
     for line in lines:
-        if _NO_ROOM.search(line):
+        if _NO_ROOM.search(line) or _TOO_BUSY.search(line):
             return Failure(line.strip(), errors.UnavailableError)
     raised = [line for before, line in pairwise(lines) if before.startswith("  ") and _RAISED.match(line)]
     if not raised:

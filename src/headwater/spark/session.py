@@ -46,7 +46,7 @@ def spark_session(
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for query_context in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(query_context).disabled = True  # As above: for a row that cannot be cast, say.
-    if master.startswith("local"):
+    if master.startswith(("local", "spark://")):
         os.environ.setdefault("SPARK_HOME", str(_quick_home(log_file.with_name("spark-home"))))
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**_settings(master), **conf}.items():

@@ -12,13 +12,13 @@ folder must be one that all machines see, like the checkpoint's.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import polars as pl
 
@@ -103,7 +103,7 @@ def summarize_operators(facts: Sequence[Facts]) -> dict[str, dict[str, Any]]:
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
     """Where to write a file that is to appear whole; two tries of one task may write at the same time."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = path.with_name(f".{path.name}.{uuid4().hex}")
     yield part
     part.replace(path)
 
