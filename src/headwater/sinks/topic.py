@@ -16,7 +16,6 @@ stands in the progress topic then is the truth. Readers see each batch once if t
 """
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import cast
@@ -27,7 +26,7 @@ import pyarrow.compute as pc
 
 from headwater.change import Op
 from headwater.clock import SystemClock
-from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
+from headwater.errors import ConflictError, InvalidError, RefusedError
 from headwater.record import TopicPartition
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.folding import fold
@@ -48,7 +47,6 @@ _PROGRESS_CONFIGS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _COMPACTED = {"cleanup.policy": "compact"}
-_TOPIC_WAIT_S, _TOPIC_PAUSE_S = 10.0, 0.05
 _MESSAGE_BYTES = "max.message.bytes"
 _MESSAGE_BYTES_DEFAULT = 1_048_588
 _SHOWN_BYTES = 100
@@ -239,16 +237,9 @@ def _scalar(value: bytes) -> pa.Scalar:
 
 def _ensure_topic(client: Client, name: str, partitions: int, configs: Mapping[str, str]) -> int:
     """Make a topic that is not there; return how many partitions it has."""
-    found = client.topics([name])
-    if name not in found:
+    if name not in client.topics([name]):
         client.create_topic(name, partitions=partitions, configs=configs)
-    deadline = time.monotonic() + _TOPIC_WAIT_S
-    while name not in found or -1 in found[name].leaders.values():
-        if time.monotonic() > deadline:
-            raise UnavailableError(f"cannot write to topic {name!r}: it was made, and has no leader yet")
-        time.sleep(_TOPIC_PAUSE_S)
-        found = client.topics([name])
-    return len(found[name].leaders)
+    return len(client.topics([name])[name].leaders)
 
 
 def _message_bytes(client: Client, topic: str) -> int:

@@ -41,7 +41,11 @@ def spark_session(
     java = java or find_java(os.environ)
     os.environ["JAVA_HOME"] = str(java.chosen.home)
     # The workers must be the Python that has this package, whatever `python3` is on the PATH.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if master.startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # A cluster's may be in another place.
     # A failed query is told by the pipeline; Py4J would print the traceback as well, of the proxy and all.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for query_context in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):

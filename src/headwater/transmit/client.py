@@ -6,6 +6,7 @@ better clients for everything else. Not thread-safe: one client a thread.
 """
 
 import socket
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ LATEST, EARLIEST = -1, -2
 TIMEOUT_S = 30.0
 FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
+_PAUSE_S = 0.05
 IN_FLIGHT_MAX = 5
 """Unanswered requests to a node: of so many batches a partition remembers that it has them."""
 # Above these, records and offsets name topics by id only, and transactions are for brokers among themselves or of
@@ -100,7 +102,7 @@ class Client:
         return found
 
     def create_topic(self, name: str, *, partitions: int = -1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic; one that is there already is fine."""
+        """Create a topic, and wait until it can be used; one that is there already is fine."""
         shape = CreateTopicsRequest.CreatableTopic
         topic = shape(
             name=name,
@@ -113,6 +115,22 @@ class Client:
         (result,) = self._call(None, request).topics
         if result.error_code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
             raise InvalidError(f"cannot create topic {name!r}: {result.error_message or result.error_code}")
+        self._wait_for_leaders(name)
+
+    def _wait_for_leaders(self, topic: str) -> None:
+        """In a cluster a topic is made first, and then known and led here and there."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            info = self.topics([topic]).get(topic)
+            try:
+                if info is not None:
+                    self.offsets([TopicPartition(topic, number) for number in info.leaders], LATEST)
+                    return
+            except UnavailableError:
+                pass
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"cannot use topic {topic!r}: it was made, but nobody leads it yet")
+            time.sleep(_PAUSE_S)
 
     # -- offsets ----------------------------------------------------------------------------------------------
 
@@ -277,7 +295,10 @@ class Client:
         info = self._topics.get(partition.topic) or self.topics([partition.topic]).get(partition.topic)
         if info is None or partition.partition not in info.leaders:
             raise InvalidError(f"there is no partition {partition} at {self._bootstrap_servers}")
-        return info.leaders[partition.partition]
+        node = info.leaders[partition.partition]
+        if node not in self._nodes:
+            raise UnavailableError(f"nobody leads partition {partition} at {self._bootstrap_servers} just now")
+        return node
 
     def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         leaders: dict[int, list[TopicPartition]] = {}
