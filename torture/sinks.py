@@ -2,7 +2,7 @@
 
 ./dev torture --sink postgres --seeds 50
 ./dev torture sinks --sink sqlite --first 7 --seeds 1
-./dev torture sinks --sink all --seeds 1 --on-cluster
+./dev torture sinks --sink all --seeds 1 --on-kafka --on-cluster
 
 Each seed makes events out of order, a window, a trigger, and the moments of the kills. One query sends windows
 that retract what they refine, by key, another every event as it is. When all is done, both must be what plain
@@ -28,8 +28,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from torture.brokers import ApacheKafka, Log, OurLog
 from torture.cluster import SparkCluster
-from torture.processes import below, free_port
+from torture.processes import below
 from torture.subjects import CHANGES, RAW, SUBJECTS, TOTALS, Row, Subject, times
 from torture.windows import KEYS, TRIGGERS, WINDOWS, windows_of
 
@@ -95,13 +96,26 @@ class Report:
     windows: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What the app runs on: our broker and Spark in a process, or an Apache Kafka and a Spark cluster."""
+
+    kafka: bool = False
+    cluster: bool = False
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        return ON_A_CLUSTER if self.cluster else VICTIMS
+
+
 class World:
     """A broker, places for results, and the app between them, all as processes."""
 
-    def __init__(self, folder: Path, sinks: Sequence[str], chance: random.Random, *, on_cluster: bool) -> None:
+    def __init__(self, folder: Path, sinks: Sequence[str], chance: random.Random, ground: Ground) -> None:
         self.folder = folder
-        self._cluster = SparkCluster(folder / "cluster") if on_cluster else None
-        self.servers = f"127.0.0.1:{free_port()}"
+        self._log: Log = ApacheKafka(folder) if ground.kafka else OurLog(folder)
+        self._cluster = SparkCluster(folder / "cluster") if ground.cluster else None
+        self.servers = self._log.servers
         self.subjects: dict[str, Subject] = {sink: SUBJECTS[sink](folder, self.servers) for sink in sinks}
         where, when = chance.choice(WINDOWS), chance.choice(TRIGGERS)
         self.where, self.when = where, when
@@ -116,12 +130,13 @@ class World:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start_broker(self) -> None:
-        self._start("broker", "broker", "--listen", self.servers, "--data", str(self.folder / "broker"))
+        self._start("broker", *self._log.command)
 
     def start_app(self, *more: str) -> "subprocess.Popen[bytes]":
         where = ["--data", str(self.folder / "data"), "-b", self.servers, "--http", "127.0.0.1:0"]
         where += ["--master", "local[2]" if self._cluster is None else self._cluster.address]
-        return self._start("app", "run", str(self.folder / "app.py"), *where, "--conf", PARTITIONED, *more)
+        program = [sys.executable, "-m", "headwater", "run", str(self.folder / "app.py")]
+        return self._start("app", *program, *where, "--conf", PARTITIONED, *more)
 
     def end_app(self) -> None:
         _kill(self._processes["app"].pid)
@@ -130,9 +145,8 @@ class World:
     def _start(self, name: str, *command: str) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{name}.txt").open("ab") as output:
             self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "headwater", *command],
-                cwd=self.folder, stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
+                command, cwd=self.folder, stdout=output, stderr=output, start_new_session=True
+            )
         return self._processes[name]
 
     def output(self, name: str = "app") -> str:
@@ -244,15 +258,22 @@ class Traffic:
             self._errors.append(error)
 
 
+ALONE = Ground()
+
+
 def run(
-    seed: int, sinks: Sequence[str], kills: int = 6, victims: Sequence[str] = VICTIMS, *, on_cluster: bool = False
+    seed: int,
+    sinks: Sequence[str],
+    kills: int = 6,
+    ground: Ground = ALONE,
+    victims: Sequence[str] | None = None,
 ) -> Report:
     """One run; raises if what is in the sink at the end is not what it must be."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="torture-", ignore_cleanup_errors=True) as name:
-        world = World(Path(name), sinks, chance, on_cluster=on_cluster)
+        world = World(Path(name), sinks, chance, ground)
         try:
-            killed, events = _disturb(world, chance, kills, victims)
+            killed, events = _disturb(world, chance, kills, victims or ground.victims)
             _finish(world)
             windows = sum(_compare(world, sink, events) for sink in sinks)
         finally:
@@ -370,6 +391,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=50, help="how many runs (default: 50)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--kills", type=int, default=6, help="how many in a run (default: 6)")
+    parser.add_argument("--on-kafka", action="store_true", help="with Apache Kafka as the log")
     parser.add_argument("--on-cluster", action="store_true", help="on a Spark cluster, with executors to kill")
     options = parser.parse_args(arguments)
     sinks = list(SUBJECTS) if options.sink == "all" else options.sink.split(",")
@@ -379,12 +401,12 @@ def main(arguments: list[str]) -> int:
     for seed in range(options.first, options.first + options.seeds):
         started = time.monotonic()
         try:
-            victims = ON_A_CLUSTER if options.on_cluster else VICTIMS
-            report = run(seed, sinks, options.kills, victims, on_cluster=options.on_cluster)
+            report = run(seed, sinks, options.kills, Ground(kafka=options.on_kafka, cluster=options.on_cluster))
         except AssertionError as error:
-            again = f"./dev torture sinks --sink {options.sink} --kills {options.kills} --first {seed} --seeds 1"
-            again += " --on-cluster" if options.on_cluster else ""
-            print(f"seed {seed}: {error}\nagain: {again}", flush=True)
+            flags = [word for word in arguments if word.startswith("--on-")]
+            same = ["--sink", options.sink, "--kills", str(options.kills), *flags]
+            again = " ".join([*same, "--first", str(seed), "--seeds", "1"])
+            print(f"seed {seed}: {error}\nagain: ./dev torture sinks {again}", flush=True)
             return 1
         total += report.kills
         killed = ", ".join(f"{name} {count}" for name, count in sorted(report.kills.items()))

@@ -15,12 +15,12 @@ def test_changes_add_up_though_the_driver_is_killed() -> None:
 
 def test_nothing_is_lost_and_nothing_twice() -> None:
     into = ("sqlite", "postgres", "parquet", "delta")
-    report = sinks.run(0, into, kills=1, victims=("worker", "broker", "database"))
+    report = sinks.run(0, into, kills=1, victims=["worker", "broker", "database"])
     assert report.kills.total() == 1
     assert report.windows > 0
 
 
 def test_nothing_is_lost_and_nothing_twice_on_a_cluster() -> None:
-    report = sinks.run(1, ("topic",), kills=1, victims=("executor",), on_cluster=True)
+    report = sinks.run(1, ["topic"], kills=1, ground=sinks.Ground(cluster=True), victims=["executor"])
     assert report.kills["executor"] == 1
     assert report.windows > 0
