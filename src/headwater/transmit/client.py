@@ -115,22 +115,7 @@ class Client:
         (result,) = self._call(None, request).topics
         if result.error_code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
             raise InvalidError(f"cannot create topic {name!r}: {result.error_message or result.error_code}")
-        self._wait_for_leaders(name)
-
-    def _wait_for_leaders(self, topic: str) -> None:
-        """In a cluster a topic is made first, and then known and led here and there."""
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            info = self.topics([topic]).get(topic)
-            try:
-                if info is not None:
-                    self.offsets([TopicPartition(topic, number) for number in info.leaders], LATEST)
-                    return
-            except UnavailableError:
-                pass
-            if time.monotonic() > deadline:
-                raise UnavailableError(f"cannot use topic {topic!r}: it was made, but nobody leads it yet")
-            time.sleep(_PAUSE_S)
+        _wait_for_leaders(self, name, deadline=time.monotonic() + self._timeout_s)
 
     # -- offsets ----------------------------------------------------------------------------------------------
 
@@ -418,6 +403,21 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicParti
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(partition)
     return topics
+
+
+def _wait_for_leaders(client: Client, topic: str, deadline: float) -> None:
+    """In a cluster a topic is made first, and then known and led here and there."""
+    while True:
+        info = client.topics([topic]).get(topic)
+        try:
+            if info is not None:
+                client.offsets([TopicPartition(topic, number) for number in info.leaders], LATEST)
+                return
+        except UnavailableError:
+            pass
+        if time.monotonic() > deadline:
+            raise UnavailableError(f"cannot use topic {topic!r}: it was made, but nobody leads it yet")
+        time.sleep(_PAUSE_S)
 
 
 def _check(code: int, attempt: str, message: str | None = None) -> None:
