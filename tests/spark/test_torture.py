@@ -1,4 +1,4 @@
-"""Short runs of `./dev torture windows`, and of `./dev torture sinks` on a cluster: all adds up whatever is killed."""
+"""Short runs of `./dev torture windows`, and of `./dev torture sinks` on a cluster: all adds up."""
 
 from torture import sinks, windows
 
