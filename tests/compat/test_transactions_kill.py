@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from headwater.errors import UnavailableError
@@ -37,8 +37,17 @@ import os, signal, sys, time
 from headwater.transmit.embedded import Broker
 from headwater.transmit.topics import Topics
 
-data, port, markers_left = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-append_marker = Topics.append_marker
+data, port, markers_left, appends_left = sys.argv[1], *map(int, sys.argv[2:])
+append, append_marker = Topics.append, Topics.append_marker
+
+def append_then_die(self, partition, records, **more):
+    global appends_left
+    appended = append(self, partition, records, **more)
+    if partition.name.topic == "accounts":
+        appends_left -= 1
+        if appends_left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return appended
 
 def append_and_die(self, partition, marker, **more):
     global markers_left
@@ -47,7 +56,7 @@ def append_and_die(self, partition, marker, **more):
     markers_left -= 1
     return append_marker(self, partition, marker, **more)
 
-Topics.append_marker = append_and_die
+Topics.append, Topics.append_marker = append_then_die, append_and_die
 with Broker(data, port=port, segment_bytes=20_000) as broker:
     print("ready", flush=True)
     time.sleep(600)
@@ -67,9 +76,10 @@ class Victim:
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def start(self, *, die_before_marker: int = -1) -> None:
+    def start(self, *, die_before_marker: int = -1, die_after_append: int = -1) -> None:
+        deaths = [str(die_before_marker), str(die_after_append)]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(self._data), str(self.port), str(die_before_marker)],
+            [sys.executable, "-c", SCRIPT, str(self._data), str(self.port), *deaths],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._process.stdout is not None
@@ -286,3 +296,32 @@ def test_a_decision_outlives_a_kill_before_its_markers(broker: Victim, markers: 
     (found,) = consumer.committed([ConfluentPartition("accounts", 0)], WAIT_S)
     consumer.close()
     assert found.offset == (7 if commit else -1001)
+
+
+def test_what_is_sent_after_an_abort_is_not_taken_for_what_was_given_up(broker: Victim) -> None:
+    """The log has a record and dies before it says so; the producer gives it up, and uses its number again."""
+    broker.start(die_after_append=1)
+    servers = broker.bootstrap_servers
+    with Client(servers) as client:
+        client.create_topic("accounts", partitions=PARTITIONS)
+
+    def transfer(producer: Producer) -> None:
+        producer.begin_transaction()
+        producer.produce("accounts", json.dumps(["kept", 2]), partition=0)
+        Teller._retry(producer.commit_transaction)
+
+    producer = open_producer(servers, "teller")
+    producer.begin_transaction()
+    producer.produce("accounts", json.dumps(["given up", 1]), partition=0)
+    producer.flush(0.01)
+    broker.wait()
+    ending = threading.Thread(target=lambda: Teller._retry(producer.abort_transaction))
+    ending.start()  # the record is queued for another try, and is purged
+    time.sleep(0.5)
+    broker.start()
+    ending.join(WAIT_S)
+    with pytest.raises(KafkaException) as told:  # Else it would be taken for the first one, and called committed.
+        transfer(producer)
+    assert told.value.args[0].code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+    transfer(open_producer(servers, "teller"))
+    assert read_accounts(servers) == [("kept", 2)]

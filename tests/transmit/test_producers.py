@@ -179,6 +179,17 @@ def test_a_marker_of_a_newer_epoch_fences_the_producer() -> None:
     assert states.is_stale(ended(epoch=0))
 
 
+def test_a_batch_is_known_again_only_within_its_transaction() -> None:
+    states = ProducerStates()
+    states.note(batch(0, attributes=TRANSACTIONAL), 0)
+    assert states.check(batch(0, attributes=TRANSACTIONAL)) == 0
+    states.note_marker(ended(), 1)
+    for known in (states, ProducerStates.load(states.dump())):
+        # librdkafka numbers the next one so, if it was never told that the log has the first.
+        assert known.check(batch(0, attributes=TRANSACTIONAL)) is Refusal.OUT_OF_ORDER
+        assert known.check(batch(1, attributes=TRANSACTIONAL)) is None
+
+
 def test_a_batch_outside_the_open_transaction_is_refused() -> None:
     states = ProducerStates()
     states.note(batch(0, attributes=TRANSACTIONAL), 0)

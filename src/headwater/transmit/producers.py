@@ -5,6 +5,10 @@ if it is one of the last few that were written (then the answer is the offset it
 A transaction is open in the partition from the first of its batches up to the marker that ends it; readers that
 want only what is committed read up to the oldest open one (the last stable offset) and leave out the ranges
 that ended in an abort.
+
+A batch is known again only until its transaction has ended: who ends one waits for no answer any more. Batches that
+librdkafka gives up for an abort leave no gap in its numbers, though the log may have them (and was killed before it
+could say so). Then their numbers come once more, with other records, and these must not be taken for known.
 https://cwiki.apache.org/confluence/display/KAFKA/KIP-98
 """
 
@@ -49,7 +53,8 @@ class Aborted(NamedTuple):
 class _Producer:
     epoch: int
     written: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
-    """First and last sequence number and base offset of the last batches."""
+    """First and last sequence number and base offset of the last batches; of one whose transaction has ended, no
+    offset."""
     last_ms: int = NO_TIME
     """When it last wrote, by our clock; unknown after a scan, then it is taken as of the next look."""
     coordinator_epoch: int = -1
@@ -90,7 +95,7 @@ class ProducerStates:
         if header.producer_epoch < known.epoch:
             return Refusal.STALE_EPOCH
         for first, last, offset in known.written:
-            if first == header.base_sequence and last == _last_sequence(header):
+            if offset != NO_OFFSET and first == header.base_sequence and last == _last_sequence(header):
                 return offset
         if header.producer_id in self._open and not header.is_transactional:
             return Refusal.IN_TRANSACTION
@@ -144,6 +149,10 @@ class ProducerStates:
             known = self._producers[marker.producer_id] = _Producer(marker.producer_epoch)
         known.last_ms = now_ms
         known.coordinator_epoch = marker.coordinator_epoch
+        if known.written:
+            first_sequence, last_sequence, _ = known.written.pop()
+            known.written.clear()
+            known.written.append((first_sequence, last_sequence, NO_OFFSET))
         first = self._open.pop(marker.producer_id, None)
         if first is None:
             return
