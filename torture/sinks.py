@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -268,16 +269,17 @@ def run(
     ground: Ground = ALONE,
     victims: Sequence[str] | None = None,
 ) -> Report:
-    """One run; raises if what is in the sink at the end is not what it must be."""
+    """One run; raises if what is in the sink at the end is not what it must be. What there is then is kept."""
     chance = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="torture-", ignore_cleanup_errors=True) as name:
-        world = World(Path(name), sinks, chance, ground)
-        try:
-            killed, events = _disturb(world, chance, kills, victims or ground.victims)
-            _finish(world)
-            windows = sum(_compare(world, sink, events) for sink in sinks)
-        finally:
-            world.close()
+    folder = Path(tempfile.mkdtemp(prefix="torture-"))
+    world = World(folder, sinks, chance, ground)
+    try:
+        killed, events = _disturb(world, chance, kills, victims or ground.victims)
+        _finish(world)
+        windows = sum(_compare(world, sink, events) for sink in sinks)
+    finally:
+        world.close()
+    shutil.rmtree(folder, ignore_errors=True)
     return Report(killed, len(events), windows)
 
 

@@ -6,9 +6,9 @@ A transaction is open in the partition from the first of its batches up to the m
 want only what is committed read up to the oldest open one (the last stable offset) and leave out the ranges
 that ended in an abort.
 
-A batch is known again only until its transaction has ended: who ends one waits for no answer any more. Batches that
-librdkafka gives up for an abort leave no gap in its numbers, though the log may have them (and was killed before it
-could say so). Then their numbers come once more, with other records, and these must not be taken for known.
+A batch is known again only until its transaction has ended: who ends one waits for no answer any more. Batches
+that librdkafka gives up for an abort leave no gap in its numbers, though the log may have them (and was killed
+before it could say so). Then their numbers come once more, with other records, which must not be taken for known.
 https://cwiki.apache.org/confluence/display/KAFKA/KIP-98
 """
 
