@@ -252,6 +252,35 @@ def test_a_kernel_is_woken_without_rows(stream: Stream, spark: Any, tmp_path: Pa
     assert found == [("tea", 3)]
 
 
+def test_a_batch_that_is_run_again_leaves_the_state_of_its_last_try(spark: Any, tmp_path: Path) -> None:
+    """Spark goes on with that one, so another one in the checkpoint would be met by later batches."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one.json").write_text('{"k": "tea", "v": 3, "at": 1}')
+    checkpoint = tmp_path / "checkpoint"
+    tries: list[list[bytes]] = []
+
+    def write(rows: Any, batch: int) -> None:
+        rows.collect()
+        tries.append([path.read_bytes() for path in sorted(checkpoint.glob("state/0/*/1.changelog"))])
+        if len(tries) == 1:
+            raise RuntimeError("the place is away")
+
+    def run() -> None:
+        source = spark.readStream.schema(SCHEMA).json(str(tmp_path / "in"))
+        rows = run_kernel(source, TumblingSum(), by=["k"], times=Times(event_time="at"), limits=Limits(buckets=2))
+        options = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
+        options.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="the place is away"):
+        run()
+    run()
+    first, last = tries
+    assert any(first)
+    assert first != last  # runs of state have names that are never used twice
+    assert [path.read_bytes() for path in sorted(checkpoint.glob("state/0/*/1.changelog"))] == last
+    assert list(checkpoint.rglob("*.tmp")) == []
+
+
 def test_a_lagging_partition_holds_the_watermark_and_an_idle_one_does_not() -> None:
     from headwater.spark.stateful import advance
 

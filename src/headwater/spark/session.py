@@ -97,10 +97,6 @@ def _settings(master: str) -> dict[str, str]:
         settings["spark.python.daemon.module"] = "headwater.spark.daemon"
         # Spark sets it for functions but not for sources, and keeps workers apart by what is set for them.
         settings["spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"] = "1"
-        # Spark's own choice asks `readlink` about each file of a checkpoint, twice: a hundred processes a batch.
-        settings["spark.sql.streaming.checkpointFileManagerClass"] = (
-            f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
-        )
     return settings
 
 

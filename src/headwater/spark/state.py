@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from headwater.errors import InvalidError
+from headwater.errors import CorruptError, InvalidError
 from headwater.process.kernel import State
 from headwater.process.table import GONE, HASH, Run, Table, hash_mark
 from headwater.spark.frames import from_lean, slices, to_bytes, to_lean
@@ -94,8 +94,13 @@ class BucketState:
     def _run(self, name: str, length: int, table: Table) -> Run:
         run = self._shared.find(name)
         if run is None:
-            pieces = [self._pieces.getValue((name, number))[0] for number in range(_count(length))]
-            frames = [from_lean(pa.ipc.open_stream(bytes(piece)).read_all()) for piece in pieces]
+            pieces = [self._pieces.getValue((name, number)) for number in range(_count(length))]
+            if None in pieces:
+                raise CorruptError(
+                    f"cannot go on with this state: run {name} of {length} rows is not all there; "
+                    "start with a new checkpoint, or `headwater rebuild`"
+                )
+            frames = [from_lean(pa.ipc.open_stream(bytes(piece[0])).read_all()) for piece in pieces]
             rows = pl.concat(frames, rechunk=True).drop(HASH, strict=False)
             run = self._shared.keep(name, Run.of(rows, table.by, table.rest))
         # Held as well, so that no other run can get its id before `save`.
