@@ -22,8 +22,9 @@ class SparkCluster:
         self._folder = folder
         self._log = folder / "cluster.txt"
         folder.mkdir(parents=True, exist_ok=True)
-        self._master = self._start("master.Master", "--port", str(port))
+        self._processes: list[subprocess.Popen[bytes]] = []
         try:
+            self._start("master.Master", "--port", str(port))
             self._wait_for("New state: ALIVE")
             work = str(folder / "work")
             self._worker = self._start("worker.Worker", self.address, "--cores", "2", "--memory", "2g", "-d", work)
@@ -41,10 +42,9 @@ class SparkCluster:
         return [pid for pid, name in below(self._worker.pid) if name != "java"]
 
     def close(self) -> None:
-        for process in (self._master, getattr(self, "_worker", None)):
-            if process is not None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        for process in self._processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def _start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
         import pyspark
@@ -62,10 +62,12 @@ class SparkCluster:
         }
         where = ["--host", "127.0.0.1", "--webui-port", "0"]
         with self._log.open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [home / "bin" / "spark-class", f"{_CLASSES}.{name}", *arguments, *where],
                 cwd=self._folder, env=environment, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
+        self._processes.append(process)
+        return process
 
     def _wait_for(self, words: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
