@@ -8,7 +8,7 @@ from typing import Any
 
 
 def test_demo_ends_by_itself_with_a_summary(headwater: Any) -> None:
-    result = headwater("demo", "--seconds", "40", "--http", "127.0.0.1:0")
+    result = headwater("demo", "--seconds", "1", "--http", "127.0.0.1:0")
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == ""
     for step in ("log ready at", "console at http://", "the shop is open", "starting Spark", "first result"):
