@@ -22,17 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    NumericType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import BinaryType, BooleanType, DataType, LongType, NumericType, StringType, StructType
 
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
@@ -41,6 +31,7 @@ from headwater.spark.frames import empty_like, from_bytes, in_pieces, slices, sp
 from headwater.spark.inputs import all_heard, by_input
 from headwater.spark.local import Shared
 from headwater.spark.packing import NO_TIME, PACKED, RESULT, STATISTICS, Packing, buckets_of, pack, unpack
+from headwater.spark.processor import LateProcessor
 from headwater.spark.results import Shape
 from headwater.spark.state import BucketState
 from headwater.spark.surroundings import current_surroundings
@@ -49,11 +40,6 @@ from headwater.spark.workers import settle
 
 END = 2**62
 """The watermark behind all events, which a batch query reaches when it has read its input."""
-
-
-# Types, not strings: these every task would have Java parse.
-_DATA = StructType().add("data", BinaryType())
-_PIECE = StructType().add("run", StringType()).add("number", IntegerType())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +145,7 @@ def run_kernel(
         schema = StructType([*schema.fields]).add(name, LongType())
     leaves_packed = not all(_is_plain(field.dataType) for field in schema.fields)
     arrow = to_arrow_schema(schema, timezone="UTC")
-    processor = KernelProcessor(work, teller, Shape(arrow, dict(told), leaves_packed))
+    processor = LateProcessor(KernelSteps(work, teller, Shape(arrow, dict(told), leaves_packed)))
     packed = rows.mapInArrow(pack(packing), PACKED).groupBy(F.col("bucket"))
     if not leaves_packed:
         return packed.transformWithStateInPandas(processor, schema, "append", mode)
@@ -197,8 +183,8 @@ class Told(Protocol):
     clock: int
 
 
-class KernelProcessor(StatefulProcessor):
-    """Called by Spark once for each bucket that has input, in every batch; and for those whose timer is due."""
+class KernelSteps:
+    """Runs a kernel for one bucket after another, with its state and its times."""
 
     def __init__(self, work: Work, teller: Teller, shape: Shape) -> None:
         self._work = work
@@ -207,35 +193,28 @@ class KernelProcessor(StatefulProcessor):
         self._teller = teller
         self._noted = False
 
-    def init(self, handle: Any) -> None:
+    def open(self, handle: Any, manifest: Any, pieces: Any) -> None:
         settle()
         self._handle = handle
-        manifest = handle.getValueState("manifest", _DATA)
-        pieces = handle.getMapState("pieces", _PIECE, _DATA)
         self._bucket = BucketState(manifest, pieces, self._work.shared)
 
-    def handleInputRows(  # noqa: N802
-        self,
-        key: Any,
-        rows: Iterator[Any],
-        timerValues: Any,  # noqa: N803
-    ) -> Iterator[pd.DataFrame]:
+    def take_rows(self, bucket: int, frames: Iterator[Any], timers: Any) -> Iterator[pd.DataFrame]:
         """Step with the rows at the old watermark, then without rows at the new one."""
-        arrived: list[Any] = [row for frame in rows for row in frame.itertuples(index=False)]
+        arrived: list[Any] = [row for frame in frames for row in frame.itertuples(index=False)]
         arrived.sort(key=lambda row: (row.source, row.seq))
         told = [row for row in arrived if row.seq == STATISTICS]
         state, notes = self._bucket.load(self._work.initial)
         self._check_buckets(notes)
         before = notes.get("watermark", BEGINNING)
         started = int(notes.get("clock", 0))
-        clock = self._clock(notes, told, timerValues)
+        clock = self._clock(notes, told, timers)
         after = END if self._work.bounded else advance(notes, told, self._work.times, clock)
         notes["watermark"] = after
         wake_up = notes.get("wake_up")
         if self._work.times.clock is not None:  # A manual clock may jump over what was to be done on the way.
             while wake_up is not None and started < wake_up < clock:
                 now, started = Now(watermark=before, processing_time=wake_up), wake_up
-                step = self._step(key[0], state, self._work.nothing, now)
+                step = self._step(bucket, state, self._work.nothing, now)
                 state, wake_up = step.state, step.wake_up
                 yield from self._results(step.output, now)
         now = Now(watermark=before, processing_time=clock)
@@ -243,36 +222,28 @@ class KernelProcessor(StatefulProcessor):
         for number, some in enumerate(self._pieces(payloads, now)):
             if number:  # What the piece before has changed is read faster from a run.
                 state = {name: table.sealed() for name, table in state.items()}
-            step = self._step(key[0], state, some, now)
+            step = self._step(bucket, state, some, now)
             state, wake_up = step.state, step.wake_up
             yield from self._results(step.output, now)
         if after > before or (wake_up is not None and wake_up <= clock):
             now = Now(watermark=after, processing_time=clock)
-            step = self._step(key[0], state, self._work.nothing, now)
+            step = self._step(bucket, state, self._work.nothing, now)
             state, wake_up = step.state, step.wake_up
             yield from self._results(step.output, now)
         if self._work.tell_always:
             yield self._shape.told(after, clock)
-        self._finish(key[0], state, notes, wake_up)
+        self._finish(bucket, state, notes, wake_up)
 
-    def handleExpiredTimer(  # noqa: N802
-        self,
-        key: Any,
-        timerValues: Any,  # noqa: N803
-        expiredTimerInfo: Any,  # noqa: N803
-    ) -> Iterator[pd.DataFrame]:
+    def take_timer(self, bucket: int, timers: Any) -> Iterator[pd.DataFrame]:
         """Step without rows: the kernel had asked for it."""
         state, notes = self._bucket.load(self._work.initial)
-        clock = self._clock(notes, (), timerValues)
+        clock = self._clock(notes, (), timers)
         notes["watermark"] = watermark = advance(notes, (), self._work.times, clock)
         notes.pop("timer", None)
         now = Now(watermark=watermark, processing_time=clock)
-        step = self._step(key[0], state, self._work.nothing, now)
+        step = self._step(bucket, state, self._work.nothing, now)
         yield from self._results(step.output, now)
-        self._finish(key[0], step.state, notes, step.wake_up)
-
-    def close(self) -> None:
-        pass
+        self._finish(bucket, step.state, notes, step.wake_up)
 
     def _check_buckets(self, notes: dict[str, Any]) -> None:
         """Another number of buckets would look for keys in the wrong ones."""
@@ -289,13 +260,13 @@ class KernelProcessor(StatefulProcessor):
         self._teller.note(bucket, step, rows.height)
         return step
 
-    def _clock(self, notes: dict[str, Any], told: Sequence[Told], timer_values: Any) -> int:
+    def _clock(self, notes: dict[str, Any], told: Sequence[Told], timers: Any) -> int:
         """The processing time, which never goes back."""
         clock = int(notes.get("clock", 0))
         if self._work.times.clock is not None:
             clock = max([clock, *(int(row.clock) for row in told if row.clock != NO_TIME)])
         elif self._work.times.processing_time and not self._work.bounded:
-            clock = max(clock, timer_values.getCurrentProcessingTimeInMs() * 1000)
+            clock = max(clock, timers.getCurrentProcessingTimeInMs() * 1000)
         notes["clock"] = clock
         return clock
 

@@ -61,6 +61,12 @@ def jars(version: str) -> Path:
     return folder / "jars"
 
 
+@pytest.fixture(scope="session")
+def java(jars: Path) -> list[str]:
+    """The beginning of a command; as for Spark in tests, a program ends before good code would pay off."""
+    return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{jars}/*"]
+
+
 @pytest.fixture
 def servers() -> Iterator[str]:
     with Broker(durability="never", num_partitions=3) as broker:

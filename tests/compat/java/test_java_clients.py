@@ -3,7 +3,6 @@
 import json
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +17,11 @@ Tool = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def tool(jars: Path) -> Tool:
+def tool(java: list[str]) -> Tool:
     """Runs a tool of that version of Kafka."""
 
     def run(name: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
-        command = ["java", "-cp", f"{jars}/*", f"org.apache.kafka.tools.{name}", *map(str, arguments)]
+        command = [*java, f"org.apache.kafka.tools.{name}", *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
     return run

@@ -25,11 +25,11 @@ def compat(feature: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def program(jars: Path) -> Program:
+def program(java: list[str]) -> Program:
     """Runs a program with that version of the client, and gives back the lines that it prints."""
 
     def run(name: str, *arguments: str) -> list[str]:
-        command = ["java", "-cp", f"{jars}/*", str(PROGRAMS / f"{name}.java"), *arguments]
+        command = [*java, str(PROGRAMS / f"{name}.java"), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout.splitlines()
