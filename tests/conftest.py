@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from headwater.transmit.embedded import Broker
 from torture.postgres import PostgresServer
+from torture.processes import SHORT_LIVED
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("headwater", deadline=None)
@@ -22,9 +23,6 @@ os.environ.setdefault("PYTHONSAFEPATH", "1")
 # As in Spark's workers: the frames of tests are small, and threads only wait for each other.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
-# The JVMs of apps that tests start do not live long enough for good code to pay off: without it a start takes half
-# the processor time.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED
 
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from torture.brokers import ApacheKafka, Log, OurLog
 from torture.cluster import SparkCluster
-from torture.processes import below
+from torture.processes import SHORT_LIVED, below
 from torture.subjects import CHANGES, RAW, SUBJECTS, TOTALS, Row, Subject, times
 from torture.windows import KEYS, TRIGGERS, WINDOWS, windows_of
 
@@ -396,6 +396,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--on-kafka", action="store_true", help="with Apache Kafka as the log")
     parser.add_argument("--on-cluster", action="store_true", help="on a Spark cluster, with executors to kill")
     options = parser.parse_args(arguments)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
     sinks = list(SUBJECTS) if options.sink == "all" else options.sink.split(",")
     if unknown := [sink for sink in sinks if sink not in SUBJECTS]:
         parser.error(f"no sink named {', '.join(unknown)}; there are: {names}")

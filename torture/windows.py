@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from torture.processes import SHORT_LIVED
+
 KEYS = ("tea", "coffee", "cocoa", "milk", "maté")
 WINDOWS = ("Tumbling('1 minute')", "Hopping('2 minutes', '1 minute')", "Session('20 seconds')")
 TRIGGERS = (
@@ -192,6 +194,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=20, help="how many runs (default: 20)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     options = parser.parse_args(arguments)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
     crashes = 0
     for seed in range(options.first, options.first + options.seeds):
         try:
