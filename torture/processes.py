@@ -1,4 +1,4 @@
-"""The processes that a program has started, as Linux knows them, and ports for those that come back."""
+"""Processes that are started to be killed: those below a program, their ports, and how JVMs start quickly."""
 
 import contextlib
 import random
