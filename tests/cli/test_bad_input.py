@@ -1,5 +1,8 @@
 """A user's mistake gets one clear message, an exit code, and no traceback."""
 
+import errno
+import os
+import sqlite3
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headwater import cli
 from headwater.transmit.embedded import Broker
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -131,3 +135,36 @@ def store_with_a_view(tmp_path: Path) -> None:
 
     columns = (Column("product", "string"), Column("window", "string"))
     ViewStore(tmp_path / "views.db").declare(ViewShape(name="revenue", key=("product", "window"), columns=columns))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "offsets/17"),
+        sqlite3.OperationalError("database or disk is full"),
+        RuntimeError("An error occurred while calling o1.start.\n: java.io.IOException: No space left on device"),
+    ],
+)
+def test_a_full_disk_is_told_in_words_whoever_meets_it(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def meet() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", meet)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("error: cannot go on, the disk is full: ")
+    assert told[0].endswith(str(error).splitlines()[-1].strip())
+    assert told[1:] == ["hint: make room and start it again: it goes on where it was"]
+
+
+def test_what_is_no_full_disk_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def meet() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(cli, "app", meet)
+    with pytest.raises(OSError, match="Input/output error"):
+        cli.main()

@@ -27,7 +27,7 @@ from headwater.cli import (
     transcript,
     view,
 )
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, UnavailableError
 
 app = typer.Typer(
     name="headwater",
@@ -61,12 +61,24 @@ def main() -> None:
     """Run a command; a mistake of the user's is told in words, with a traceback only on request."""
     try:
         app()
-    except HeadwaterError as error:
-        if os.environ.get("HEADWATER_TRACEBACK"):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
-        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        told = error if isinstance(error, HeadwaterError) else _as_ours(error)
+        if told is None or os.environ.get("HEADWATER_TRACEBACK"):
+            raise
+        print(f"error: {told}", file=sys.stderr)
+        if told.hint:
+            print(f"hint: {told.hint}", file=sys.stderr)
+        sys.exit(told.exit_code)
+
+
+def _as_ours(error: Exception) -> HeadwaterError | None:
+    """A full disk is no mistake of ours, wherever it is met: in Python, in SQLite, in Spark's Java."""
+    from headwater.spark.failures import lack_of_room
+
+    found = lack_of_room(str(error))
+    if found is None:
+        return None
+    hint = "make room and start it again: it goes on where it was"
+    return UnavailableError(f"cannot go on, the disk is full: {found}", hint=hint)

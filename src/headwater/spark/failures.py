@@ -75,12 +75,17 @@ class Retries:
         self._failures.pop(query, None)
 
 
+def lack_of_room(text: str) -> str | None:
+    """The line that says that a disk is full, if one does."""
+    return next((line.strip() for line in text.splitlines() if _NO_ROOM.search(line)), None)
+
+
 def read_failure(text: str) -> Failure:
     """The line that says what went wrong, out of the tracebacks of two languages that Spark wraps around it."""
     words, _, _ = text.partition("=== Streaming Query ===")
     lines = [line for line in words.splitlines() if line.strip()]
     for line in lines:
-        if _NO_ROOM.search(line) or _TOO_BUSY.search(line):
+        if lack_of_room(line) or _TOO_BUSY.search(line):
             return Failure(line.strip(), errors.UnavailableError)
     raised = [line for before, line in pairwise(lines) if before.startswith("  ") and _RAISED.match(line)]
     if not raised:

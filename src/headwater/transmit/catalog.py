@@ -11,11 +11,12 @@ import json
 import re
 import sqlite3
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headwater.errors import CorruptError, InvalidError
+from headwater.errors import CorruptError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
 
 TOPIC_NAME_MAX = 249
@@ -80,29 +81,33 @@ class Catalog:
     def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> TopicEntry:
         """Remember a new topic."""
         entry = TopicEntry(name=name, id=uuid.uuid4(), partitions=partitions, configs=configs)
-        self._durable.execute(
-            "insert into topics values (?, ?, ?, ?)", (name, entry.id.bytes, partitions, json.dumps(configs))
-        )
+        with writing(self._durable) as db:
+            db.execute(
+                "insert into topics values (?, ?, ?, ?)", (name, entry.id.bytes, partitions, json.dumps(configs))
+            )
         self._topics[name] = entry
         return entry
 
     def grow_topic(self, name: str, partitions: int) -> TopicEntry:
         """Give a topic more partitions."""
         known = self._topics[name]
-        self._durable.execute("update topics set partitions = ? where name = ?", (partitions, name))
+        with writing(self._durable) as db:
+            db.execute("update topics set partitions = ? where name = ?", (partitions, name))
         self._topics[name] = TopicEntry(name=name, id=known.id, partitions=partitions, configs=known.configs)
         return self._topics[name]
 
     def set_topic_configs(self, name: str, configs: dict[str, str]) -> TopicEntry:
         """Replace the configs that are set on a topic."""
-        self._durable.execute("update topics set configs = ? where name = ?", (json.dumps(configs), name))
+        with writing(self._durable) as db:
+            db.execute("update topics set configs = ? where name = ?", (json.dumps(configs), name))
         self._topics[name] = replace(self._topics[name], configs=configs)
         return self._topics[name]
 
     def delete_topic(self, name: str) -> None:
         """Forget a topic and what groups have committed for it."""
-        self._durable.execute("delete from topics where name = ?", (name,))
-        self._quick.execute("delete from offsets where topic = ?", (name,))
+        with writing(self._durable) as db:
+            db.execute("delete from topics where name = ?", (name,))
+            db.execute("delete from offsets where topic = ?", (name,))
         del self._topics[name]
 
     # -- committed offsets ------------------------------------------------------------------------------------
@@ -111,9 +116,8 @@ class Catalog:
         self, group: str, offsets: Iterable[tuple[TopicPartition, CommittedOffset]], *, now_ms: int
     ) -> None:
         """Remember a group's offsets, all of them or none."""
-        with self._quick:
-            self._quick.execute("begin")
-            self._quick.executemany(
+        with writing(self._quick) as db:
+            db.executemany(
                 "insert or replace into offsets values (?, ?, ?, ?, ?, ?, ?)",
                 (
                     (group, tp.topic, tp.partition, at.offset, at.leader_epoch, at.metadata, now_ms)
@@ -156,11 +160,12 @@ class Catalog:
 
     def set_configs(self, kind: int, name: str, configs: dict[str, str]) -> None:
         """Replace what is set on a resource."""
-        if configs:
-            row = (kind, name, json.dumps(configs))
-            self._durable.execute("insert or replace into configs values (?, ?, ?)", row)
-        else:
-            self._durable.execute("delete from configs where kind = ? and name = ?", (kind, name))
+        with writing(self._durable) as db:
+            if configs:
+                row = (kind, name, json.dumps(configs))
+                db.execute("insert or replace into configs values (?, ?, ?)", row)
+            else:
+                db.execute("delete from configs where kind = ? and name = ?", (kind, name))
 
     # -- quotas -----------------------------------------------------------------------------------------------
 
@@ -175,11 +180,12 @@ class Catalog:
     def set_quotas(self, user: str | None, client_id: str | None, values: Mapping[str, float]) -> None:
         """Replace the quotas of a user, a client id, or both together."""
         entity = json.dumps([user, client_id])
-        if values:
-            row = (entity, json.dumps(dict(values)))
-            self._durable.execute("insert or replace into quotas values (?, ?)", row)
-        else:
-            self._durable.execute("delete from quotas where entity = ?", (entity,))
+        with writing(self._durable) as db:
+            if values:
+                row = (entity, json.dumps(dict(values)))
+                db.execute("insert or replace into quotas values (?, ?)", row)
+            else:
+                db.execute("delete from quotas where entity = ?", (entity,))
 
     # -- producer ids -----------------------------------------------------------------------------------------
 
@@ -224,3 +230,14 @@ def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
         db.close()
         raise CorruptError(f"cannot open {str(path)!r}: {error}") from error
     return db
+
+
+@contextmanager
+def writing(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A transaction of all that is written meanwhile; an UnavailableError where the disk does not take it."""
+    try:
+        with db:
+            db.execute("begin immediate")
+            yield db
+    except sqlite3.OperationalError as error:
+        raise UnavailableError(f"the broker cannot note it: {error}") from error

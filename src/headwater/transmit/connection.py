@@ -15,7 +15,7 @@ import socket
 from collections import deque
 from typing import NamedTuple
 
-from headwater.errors import InvalidError
+from headwater.errors import InvalidError, UnavailableError
 from headwater.transmit import broker
 from headwater.transmit.node import Node
 from headwater.transmit.sending import Outbox
@@ -152,7 +152,7 @@ class Connection:
             result = broker.answer(self._node, frame, self._host, self)
         except Exception as error:
             self._node.intake.give_back(size)
-            if isinstance(error, InvalidError):
+            if isinstance(error, InvalidError | UnavailableError):
                 logger.warning("closing %s: %s", self._host, error)
             else:
                 logger.exception("closing %s: a request failed", self._host)

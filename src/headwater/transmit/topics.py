@@ -25,6 +25,7 @@ from headwater.transmit.configs import ConfigValue, Kind, TopicConfig
 from headwater.transmit.durability import Durability, GroupCommit
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.log.pool import FilePool
+from headwater.transmit.log.room import Room
 from headwater.transmit.log.segment import delete_segment
 from headwater.transmit.log.snapshot import load_snapshots, save_snapshot
 from headwater.transmit.marker import Marker, encode_marker, read_marker
@@ -229,6 +230,7 @@ class Topics:
             **(static_configs or {}),
         }
         self._pool = FilePool()
+        self._room = Room(directory)
         self.commit = GroupCommit(self._on_synced)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
@@ -330,6 +332,7 @@ class Topics:
         self, partition: Partition, records: memoryview, *, now_ms: int = NO_TIME, transactional: bool = False
     ) -> Appended:
         """Append, and see to it that the high watermark follows."""
+        self._room.take(len(records))
         return self._follow(partition, partition.append(records, now_ms=now_ms, transactional=transactional))
 
     def append_marker(self, partition: Partition, marker: Marker, *, now_ms: int) -> Appended:

@@ -130,7 +130,11 @@ class Upkeep:
         if open_segment.size and is_expired(
             newest_ms(open_segment), now_ms=now_ms, retention_ms=config.retention_ms
         ):
-            log.roll()
+            try:
+                log.roll()
+            except OSError as error:
+                # What is sealed goes all the same: it may be what fills the disk.
+                logger.warning("cannot begin another segment of %s: %s", partition.name, error)
         local = [segment for segment in log.segments[:-1] if not segment.path.is_symlink()]
         old = expired_by_time(map(newest_ms, local), now_ms=now_ms, retention_ms=config.retention_ms)
         total = sum(segment.size for segment in local) + log.segments[-1].size

@@ -10,7 +10,7 @@ from kafka.protocol.admin import (
     ListConfigResourcesResponse,
 )
 
-from headwater.errors import InvalidError
+from headwater.errors import HeadwaterError, InvalidError, UnavailableError
 from headwater.transmit import configs
 from headwater.transmit.configs import TABLES, ConfigValue, InvalidConfig, Kind, Type, split_list
 from headwater.transmit.group_configs import check_config as check_group_config
@@ -145,7 +145,7 @@ def _alter_all(node: Node, request: Any, response: Any, change: Change) -> Any:
         code, message = Code.NONE, None
         try:
             _alter(node, asked, change, validate_only=request.validate_only)
-        except InvalidError as error:
+        except (InvalidError, UnavailableError) as error:
             code, message = _code(error), str(error)
         results.append(
             response.AlterConfigsResourceResponse(
@@ -227,7 +227,9 @@ def _change(node: Node, asked: Any, config: Any, known: dict[str, str]) -> dict[
     return {**others, name: ",".join(values)}
 
 
-def _code(error: InvalidError) -> Code:
+def _code(error: HeadwaterError) -> Code:
+    if isinstance(error, UnavailableError):
+        return Code.KAFKA_STORAGE_ERROR
     if isinstance(error, UnknownTopic):
         return Code.UNKNOWN_TOPIC_OR_PARTITION
     return Code.INVALID_CONFIG if isinstance(error, InvalidConfig) else Code.INVALID_REQUEST

@@ -8,7 +8,7 @@ from kafka.protocol.admin import (
     DeleteTopicsResponse,
 )
 
-from headwater.errors import ConflictError, HeadwaterError, InvalidError
+from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
 from headwater.transmit.catalog import TopicEntry, check_topic_name
 from headwater.transmit.configs import InvalidConfig, Kind, check_configs
 from headwater.transmit.handlers import Asker
@@ -93,6 +93,8 @@ def _create_code(name: str, error: HeadwaterError) -> Code:
         return Code.TOPIC_ALREADY_EXISTS
     if isinstance(error, InvalidConfig):
         return Code.INVALID_CONFIG
+    if isinstance(error, UnavailableError):
+        return Code.KAFKA_STORAGE_ERROR
     try:
         check_topic_name(name)
     except InvalidError:
@@ -115,6 +117,8 @@ def _grow(node: Node, topic: Any, *, validate_only: bool) -> Any:
             node.topics.grow(topic.name, topic.count)
         except InvalidError as error:
             code, message = Code.INVALID_PARTITIONS, str(error)
+        except UnavailableError as error:
+            code, message = Code.KAFKA_STORAGE_ERROR, str(error)
     return CreatePartitionsResponse.CreatePartitionsTopicResult(
         name=topic.name, error_code=code, error_message=message
     )
@@ -129,14 +133,20 @@ def delete_topics(node: Node, request: Any, asker: Asker) -> Any:
     results = []
     for name, topic_id in asked:
         entry = node.topics.entry(name if name is not None else topic_id)
-        if entry is not None:
-            node.topics.delete(entry.name)
-        missing = Code.UNKNOWN_TOPIC_OR_PARTITION if name is not None else Code.UNKNOWN_TOPIC_ID
+        code, message = Code.NONE, None
+        if entry is None:
+            code = Code.UNKNOWN_TOPIC_OR_PARTITION if name is not None else Code.UNKNOWN_TOPIC_ID
+            message = f"there is no topic {name or topic_id}"
+        else:
+            try:
+                node.topics.delete(entry.name)
+            except UnavailableError as error:
+                code, message = Code.KAFKA_STORAGE_ERROR, str(error)
         results.append(
             DeleteTopicsResponse.DeletableTopicResult(
                 name=entry.name if entry else name,
-                error_code=Code.NONE if entry else missing,
-                error_message=None if entry else f"there is no topic {name or topic_id}",
+                error_code=code,
+                error_message=message,
                 **({"topic_id": entry.id} if entry else {}),
             )
         )

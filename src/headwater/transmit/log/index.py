@@ -83,7 +83,11 @@ class SparseIndex:
         fields = struct.pack(">qqq", size, next_offset, max_timestamp)
         header = _FILE_HEADER.pack(_MAGIC, crc32c(body, crc32c(fields)), size, next_offset, max_timestamp)
         fresh = path.with_suffix(".index.new")
-        fresh.write_bytes(header + body)
+        try:
+            fresh.write_bytes(header + body)
+        except OSError:
+            fresh.unlink(missing_ok=True)  # half of it would only take room
+            raise
         fresh.replace(path)
 
 

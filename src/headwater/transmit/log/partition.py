@@ -9,6 +9,7 @@ Offsets grow by one a record and never repeat. Three marks divide it:
 Not thread-safe, but for `sync`, which another thread may call to wait for the disk.
 """
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -69,13 +70,16 @@ class PartitionLog:
             sync_directory(directory.parent)
         finish_swaps(directory)
         self._segments, self.recovered_bytes = _open_segments(directory, self._pool)
-        if load_start(directory) > self.end_offset and self.damage is None:
+        start = load_start(directory)
+        if start:
+            sync_directory(directory)  # readers are about to see it, and only the process may have died so far
+        if start > self.end_offset and self.damage is None:
             # The loss of power took records that had been deleted anyway; their offsets are not given again.
             self._segments[-1].seal()
-            self._segments[-1].next_offset = load_start(directory)
-            self._segments.append(create_segment(directory, load_start(directory), self._pool))
+            self._segments[-1].next_offset = start
+            self._segments.append(create_segment(directory, start, self._pool))
         self._bases = [segment.base_offset for segment in self._segments]
-        self._start_offset = max(load_start(directory), self._bases[0])
+        self._start_offset = max(start, self._bases[0])
         self.high_watermark = self.end_offset
         self.is_closed = False
         self._cursors: dict[int, tuple[Segment, int]] = {}
@@ -195,21 +199,32 @@ class PartitionLog:
         """Seal the open segment, if there is something in it, and start the next."""
         sealed = self._segments[-1]
         if sealed.size and self.damage is None:
-            sealed.seal()
+            sealed.sync()
+            # Where the disk has no room for it, the open segment stays open.
             self._segments.append(create_segment(self.directory, sealed.next_offset, self._pool))
             self._bases.append(sealed.next_offset)
+            sealed.seal()
 
     def delete_before(self, offset: int) -> None:
         """Let the log start at an offset; segments that are wholly before it are removed."""
+        old = [segment for segment in self._segments[:-1] if segment.next_offset <= offset]
         if offset > self._start_offset:
-            save_start(self.directory, offset)
+            try:
+                save_start(self.directory, offset)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not old:
+                    raise
+                # To delete is what makes room. Without the note the log starts with the first file that is there.
+                self._start_offset = old.pop(0).next_offset
+                self.delete_before(self._start_offset)
+                sync_directory(self.directory)
+                save_start(self.directory, offset)
             self._start_offset = offset
-        kept = next(n for n, s in enumerate(self._segments) if s.next_offset > offset or s is self._segments[-1])
-        self._forget(self._segments[:kept])
-        for segment in self._segments[:kept]:
+        self._forget(old)
+        for segment in old:
             delete_segment(segment)
-        self._segments = self._segments[kept:]
-        self._bases = self._bases[kept:]
+        self._segments = self._segments[len(old) :]
+        self._bases = self._bases[len(old) :]
 
     def replace(self, old: Sequence[Segment], change: Callable[[], Path]) -> None:
         """Have `change` put one sealed file in the place of some neighbours; readers see one or the other."""

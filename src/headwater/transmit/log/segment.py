@@ -11,6 +11,7 @@ A sealed segment is neither opened nor read until somebody reads from it, and wh
 verified against its checksums. Not thread-safe, but for `sync`.
 """
 
+import logging
 import os
 import struct
 import threading
@@ -33,6 +34,8 @@ from headwater.transmit.log.scan import Damage, find_batch, scan
 from headwater.transmit.region import FileRegion
 
 NO_TIMESTAMP = -1
+logger = logging.getLogger(__name__)
+
 _PLACE = struct.Struct(">qi4xb6xi")  # of a header: base offset, length, magic, last offset delta
 _REGION_BYTES = 64 << 10  # what is remembered as verified, a byte of memory each
 
@@ -121,7 +124,7 @@ class Segment:
     def seal(self) -> None:
         """Sync, write the index and close the file; nothing is appended from now on."""
         self.sync()
-        save_index(self.path, self.saved())
+        _try_to_save_index(self.path, self.saved())
         self.close()
         self._verified = Regions(self.size)  # what was checked when it came in is checked again when read back
 
@@ -237,7 +240,7 @@ class Segment:
         at, reason = scan(fd, at=0, end=self.size, next_offset=self.base_offset, note=fresh._note)
         self._max_timestamp = fresh.max_timestamp
         if reason is None:
-            save_index(self.path, fresh.saved())
+            _try_to_save_index(self.path, fresh.saved())
         else:
             self.damage = Damage(path=self.path, position=at, next_offset=fresh.next_offset, reason=reason)
         return fresh._open
@@ -288,7 +291,11 @@ def create_segment(directory: Path, base_offset: int, pool: FilePool) -> Segment
     """Start an empty segment; its name is on the disk when this returns."""
     segment = Segment(segment_path(directory, base_offset), base_offset, pool)
     segment._open = _open_for_writing(segment.path, SparseIndex())
-    sync_directory(directory)
+    try:
+        sync_directory(directory)
+    except OSError:
+        delete_segment(segment)  # or the one before it, which goes on growing, would overlap it
+        raise
     return segment
 
 
@@ -381,6 +388,14 @@ def save_index(path: Path, saved: SavedIndex) -> None:
     saved.index.save(
         index_path(path), size=saved.size, next_offset=saved.next_offset, max_timestamp=saved.max_timestamp
     )
+
+
+def _try_to_save_index(path: Path, saved: SavedIndex) -> None:
+    try:
+        save_index(path, saved)
+    except OSError as error:
+        # It saves reading the segment and nothing else; a full disk must not keep us from closing or reading it.
+        logger.warning("cannot save the index of %s: %s", path, error)
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:
