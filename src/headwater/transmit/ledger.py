@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headwater.record import TopicPartition
-from headwater.transmit.catalog import CommittedOffset, connect
+from headwater.transmit.catalog import CommittedOffset, connect, writing
 from headwater.transmit.transactions import State, Transaction
 
 _SCHEMA = """
@@ -58,9 +58,7 @@ class Ledger:
     def save(self, transaction: Transaction) -> None:
         """Keep a transaction's state. A decision settles its offsets too: all of it happens, or nothing."""
         quickly = not (transaction.is_decided or transaction.state in (State.EMPTY, State.ONGOING))
-        db = self._quick if quickly else self._durable
-        with db:
-            db.execute("begin immediate")
+        with writing(self._quick if quickly else self._durable) as db:
             db.execute(
                 "insert or replace into transactions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -95,9 +93,8 @@ class Ledger:
         self, transaction_id: str, group: str, offsets: Iterable[tuple[TopicPartition, CommittedOffset]]
     ) -> None:
         """Keep offsets that are committed with the transaction, or dropped with it."""
-        with self._durable:
-            self._durable.execute("begin immediate")
-            self._durable.executemany(
+        with writing(self._durable) as db:
+            db.executemany(
                 "insert or replace into pending_offsets values (?, ?, ?, ?, ?, ?, ?)",
                 (
                     (transaction_id, group, tp.topic, tp.partition, at.offset, at.leader_epoch, at.metadata)

@@ -33,9 +33,9 @@ from headwater.transmit.log.pool import FilePool, OpenFile
 from headwater.transmit.log.scan import Damage, find_batch, scan
 from headwater.transmit.region import FileRegion
 
-NO_TIMESTAMP = -1
 logger = logging.getLogger(__name__)
 
+NO_TIMESTAMP = -1
 _PLACE = struct.Struct(">qi4xb6xi")  # of a header: base offset, length, magic, last offset delta
 _REGION_BYTES = 64 << 10  # what is remembered as verified, a byte of memory each
 
