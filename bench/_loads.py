@@ -13,8 +13,8 @@ from _brokers import KAFKA_VERSION, Running, java, kafka_jars
 
 from headwater.errors import UnavailableError
 from headwater.record import Record, TopicPartition
-from headwater.transmit.batch import encode_batch
-from headwater.transmit.client import Client
+from headwater.transmit.client.client import Client
+from headwater.transmit.records.batch import encode_batch
 
 TOOL_WAIT_S = 300
 BATCH_BYTES = 64_000

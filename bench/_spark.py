@@ -9,7 +9,7 @@ from pathlib import Path
 from _maven import jars
 from pyspark.sql import DataFrame, SparkSession
 
-from headwater.spark.session import spark_session
+from headwater.spark.session.session import spark_session
 
 OURS, THEIRS = "headwater", "kafka"
 CONNECTOR = (  # Maven Central has none of Spark 4.3; these run with it.

@@ -27,8 +27,8 @@ from typing import Any
 import _flink
 from _report import machine
 
-from headwater.spark.rows import DELAY_KEY, EVENT_TIME_KEY
-from headwater.spark.session import spark_session
+from headwater.spark.session.session import spark_session
+from headwater.spark.source.decoding import DELAY_KEY, EVENT_TIME_KEY
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "benchmarks" / "nexmark.md"

@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import median
 
 from headwater.record import Record
-from headwater.transmit.batch import encode_batch, place
 from headwater.transmit.log.index import INTERVAL_BYTES, SparseIndex
-from headwater.transmit.upkeep import SAVE_INDEX_BYTES
+from headwater.transmit.records.batch import encode_batch, place
+from headwater.transmit.topics.upkeep import SAVE_INDEX_BYTES
 
 GIB = 1 << 30
 ROUNDS = 3
@@ -27,7 +27,7 @@ import resource, sys, time
 from pathlib import Path
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.record import TopicPartition
-from headwater.transmit.topics import Partition
+from headwater.transmit.topics.topics import Partition
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 started = time.perf_counter()
 log = PartitionLog(Path(sys.argv[1]), LogSettings())

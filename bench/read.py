@@ -12,9 +12,9 @@ import confluent_kafka
 import pyarrow as pa
 
 from headwater.record import TopicPartition
-from headwater.transmit.client import Client
-from headwater.transmit.columns import to_arrow
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import Client
+from headwater.transmit.records.to_arrow import to_arrow
 
 ROUNDS = 3
 SIZES = (100, 1000)

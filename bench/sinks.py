@@ -30,7 +30,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import headwater as hw
 from headwater.sink import Batch, Sink, Stream
-from headwater.spark.session import spark_session
+from headwater.spark.session.session import spark_session
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))

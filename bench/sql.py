@@ -32,7 +32,7 @@ STATEMENT = """
 
 
 def on_duckdb(folder: Path, dsn: str) -> int:
-    from headwater.serve.federated import Places, run_sql
+    from headwater.serve.sql import Places, run_sql
 
     statement = STATEMENT.format(parquet=f"'{folder}/kinds.parquet'", customers="pg.customers")
     return len(run_sql(statement, Places(store=folder / "views.db", postgres=dsn)).rows)
@@ -41,8 +41,8 @@ def on_duckdb(folder: Path, dsn: str) -> int:
 def on_spark(folder: Path, dsn: str) -> int:
     from pyspark.sql import SparkSession
 
-    from headwater.serve.federated import Places, _read_postgres
-    from headwater.spark.session import spark_session
+    from headwater.serve.sql import Places, _read_postgres
+    from headwater.spark.session.session import spark_session
     from headwater.store.arrow import rows_as_arrow
     from headwater.store.views import ViewStore
 

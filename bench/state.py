@@ -37,9 +37,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StatefulProcessor
 
 import headwater as hw
-from headwater.spark.rows import EVENT_TIME_KEY
-from headwater.spark.session import spark_session
-from headwater.spark.stateful import Times, run_kernel
+from headwater.spark.kernels.runner import Times, run_kernel
+from headwater.spark.session.session import spark_session
+from headwater.spark.source.decoding import EVENT_TIME_KEY
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "benchmarks" / "state.md"

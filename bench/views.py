@@ -282,7 +282,7 @@ async def _subscriber(port: int, changes: int, started: asyncio.Semaphore) -> tu
 
 def serve(folder: Path, ready: Connection) -> None:
     """In a process of its own: the app's HTTP server."""
-    from headwater.serve.api import Sources, create_app
+    from headwater.serve.api.app import Sources, create_app
     from headwater.serve.server import HttpServer
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)

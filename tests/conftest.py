@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from hypothesis import settings
 
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 from torture.postgres import PostgresServer
 from torture.processes import SHORT_LIVED
 
@@ -40,7 +40,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    from headwater.spark.session import spark_session
+    from headwater.spark.session.session import spark_session
 
     log_file: Path = tmp_path_factory.mktemp("spark") / "spark.log"
     os.environ["SPARK_SUBMIT_OPTS"] = ""  # This one lives long.

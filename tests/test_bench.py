@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 BENCH = Path(__file__).parent.parent / "bench"
 

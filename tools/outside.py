@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 PLUGINS = Path(__file__).parents[1] / "tests" / "compat" / "outside"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headwater"

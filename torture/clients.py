@@ -25,8 +25,8 @@ from confluent_kafka import KafkaException, Producer
 
 from headwater.errors import UnavailableError
 from headwater.record import TopicPartition
-from headwater.transmit.batch import decode_batch, walk
-from headwater.transmit.client import LATEST, Client
+from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.records.batch import decode_batch, walk
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 2
@@ -116,7 +116,7 @@ def _skips(poll: list[tuple[Place, Value]], log: list[tuple[Place, Value]]) -> b
 
 SCRIPT = """
 import sys, time
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 if len(sys.argv) > 3:
     from torture.disk import die_after

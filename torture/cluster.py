@@ -49,7 +49,7 @@ class SparkCluster:
     def _start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
         import pyspark
 
-        from headwater.spark.java import find_java
+        from headwater.spark.session.java import find_java
 
         home = Path(pyspark.__file__).parent
         environment = {

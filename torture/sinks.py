@@ -368,7 +368,7 @@ def _micros(at: datetime) -> int:
 
 def _create_topic(servers: str) -> None:
     from headwater.errors import UnavailableError
-    from headwater.transmit.client import Client
+    from headwater.transmit.client.client import Client
 
     deadline = time.monotonic() + PATIENCE_S
     while True:

@@ -175,8 +175,8 @@ class Delta:
 def committed_records(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
     """Keys and values of a topic's records, as a reader of committed ones sees them."""
     from headwater.record import TopicPartition
-    from headwater.transmit.batch import decode_batch, walk
-    from headwater.transmit.client import EARLIEST, LATEST, Client
+    from headwater.transmit.client.client import EARLIEST, LATEST, Client
+    from headwater.transmit.records.batch import decode_batch, walk
 
     records = []
     with Client(servers, read_committed=True) as client:

@@ -44,7 +44,7 @@ import json
 from pathlib import Path
 
 import headwater as hw
-from headwater.spark.session import spark_session
+from headwater.spark.session.session import spark_session
 
 folder = Path({folder!r})
 with spark_session("torture", master="local[2]", log_file=folder / "spark.log") as spark:

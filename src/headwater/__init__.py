@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from headwater.app import App, Topic, View
-from headwater.process.aggregates import (
+from headwater.process.aggregates.aggregates import (
     approx_distinct,
     approx_quantile,
     approx_top_k,
@@ -19,7 +19,7 @@ from headwater.process.aggregates import (
     sum,
     top_k,
 )
-from headwater.process.triggers import (
+from headwater.process.windows.triggers import (
     AfterAll,
     AfterAny,
     AfterCount,
@@ -32,25 +32,33 @@ from headwater.process.triggers import (
     PerRecord,
     Repeatedly,
 )
-from headwater.process.windowing import ACCUMULATING, DISCARDING, RETRACTING
-from headwater.process.windows import EVENT_TIME, PROCESSING_TIME, Global, Hopping, Session, Sliding, Tumbling
+from headwater.process.windows.windowing import ACCUMULATING, DISCARDING, RETRACTING
+from headwater.process.windows.windows import (
+    EVENT_TIME,
+    PROCESSING_TIME,
+    Global,
+    Hopping,
+    Session,
+    Sliding,
+    Tumbling,
+)
 
 if TYPE_CHECKING:
     from headwater.process.watermarks import Observed
     from headwater.sinks.delta import Delta
     from headwater.sinks.mail import Mail
     from headwater.sinks.parquet import Parquet, parquet_files, read_parquet
-    from headwater.sinks.postgres import Postgres
+    from headwater.sinks.postgres.sink import Postgres
     from headwater.sinks.sqlite import Sqlite
     from headwater.sinks.topic import KafkaTopic
     from headwater.sinks.webhook import Webhook
-    from headwater.spark.grouped import aggregate, deduplicate, rolling, top, union
-    from headwater.spark.joins import join
-    from headwater.spark.operators import correct_clocks, windowed
-    from headwater.spark.side_input import SideInput
-    from headwater.spark.tables import table
+    from headwater.spark.operators.groups import aggregate, deduplicate, rolling, top, union
+    from headwater.spark.operators.joins import join
+    from headwater.spark.operators.side_input import SideInput
+    from headwater.spark.operators.tables import table
+    from headwater.spark.operators.windowed import correct_clocks, windowed
     from headwater.store.reader import Views
-    from headwater.transmit.embedded import Broker
+    from headwater.transmit.broker.embedded import Broker
 
 __version__ = "0.1.0"
 
@@ -119,18 +127,18 @@ __all__ = [  # in teaching order
 
 # Spark and the broker are large: whoever needs only one of them does not wait for the other.
 _LATER = {
-    "windowed": "headwater.spark.operators",
-    "table": "headwater.spark.tables",
-    "join": "headwater.spark.joins",
-    "SideInput": "headwater.spark.side_input",
-    "aggregate": "headwater.spark.grouped",
-    "top": "headwater.spark.grouped",
-    "deduplicate": "headwater.spark.grouped",
-    "rolling": "headwater.spark.grouped",
-    "union": "headwater.spark.grouped",
-    "correct_clocks": "headwater.spark.operators",
+    "windowed": "headwater.spark.operators.windowed",
+    "table": "headwater.spark.operators.tables",
+    "join": "headwater.spark.operators.joins",
+    "SideInput": "headwater.spark.operators.side_input",
+    "aggregate": "headwater.spark.operators.groups",
+    "top": "headwater.spark.operators.groups",
+    "deduplicate": "headwater.spark.operators.groups",
+    "rolling": "headwater.spark.operators.groups",
+    "union": "headwater.spark.operators.groups",
+    "correct_clocks": "headwater.spark.operators.windowed",
     "Observed": "headwater.process.watermarks",
-    "Postgres": "headwater.sinks.postgres",
+    "Postgres": "headwater.sinks.postgres.sink",
     "Sqlite": "headwater.sinks.sqlite",
     "KafkaTopic": "headwater.sinks.topic",
     "Delta": "headwater.sinks.delta",
@@ -140,7 +148,7 @@ _LATER = {
     "parquet_files": "headwater.sinks.parquet",
     "read_parquet": "headwater.sinks.parquet",
     "Views": "headwater.store.reader",
-    "Broker": "headwater.transmit.embedded",
+    "Broker": "headwater.transmit.broker.embedded",
 }
 
 

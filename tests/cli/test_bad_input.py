@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headwater import cli
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer
 from headwater.store.columns import Column
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.views import ViewStore
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

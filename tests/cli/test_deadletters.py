@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headwater.record import Record, TopicPartition
-from headwater.transmit.batch import encode_batch
-from headwater.transmit.client import Client
-from headwater.transmit.embedded import Broker
-from headwater.transmit.letters import letter_headers
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import Client
+from headwater.transmit.records.batch import encode_batch
+from headwater.transmit.records.dead_letters import dead_letter_headers
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 ORDERS = TopicPartition("orders", 0)
@@ -24,7 +24,7 @@ def test_letters_are_listed_shown_and_redriven(tmp_path: Path, headwater: Run) -
             values = [b"{", b"\xff\x00"]
             client.produce(ORDERS, encode_batch([Record(value=value, timestamp_ms=1) for value in values]))
             letters = [
-                Record(value=value, headers=letter_headers(ORDERS, n, "it is not JSON"), timestamp_ms=2)
+                Record(value=value, headers=dead_letter_headers(ORDERS, n, "it is not JSON"), timestamp_ms=2)
                 for n, value in enumerate(values)
             ]
             client.produce(TopicPartition("orders.deadletter", 0), encode_batch(letters))

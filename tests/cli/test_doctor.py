@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from headwater.cli.doctor import (
+from headwater.cli.commands.doctor import (
     Check,
     Report,
     Status,

@@ -18,9 +18,9 @@ from confluent_kafka import Producer
 from headwater.errors import InvalidError
 from headwater.record import TopicPartition
 from headwater.store.views import ViewStore
-from headwater.transmit.batch import decode_batch, walk
-from headwater.transmit.client import EARLIEST, LATEST, Client
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.records.batch import decode_batch, walk
 
 VICTIMS = ["Java", "workers"]
 PATIENCE_S = 150.0

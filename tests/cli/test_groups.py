@@ -17,10 +17,10 @@ from confluent_kafka.admin import (
 )
 
 from headwater.record import Record, TopicPartition
-from headwater.transmit import group_client
-from headwater.transmit.batch import encode_batch
-from headwater.transmit.client import LATEST, Client
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client import groups as group_client
+from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.records.batch import encode_batch
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 ORDERS = TopicPartition("orders", 0)

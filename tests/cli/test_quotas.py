@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     import kafka
     import kafka.admin
 
-    from headwater.transmit.embedded import Broker
+    from headwater.transmit.broker.embedded import Broker
 
 # Its log of lost connections would keep them alive, unclosed, until some later test is blamed for them.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)

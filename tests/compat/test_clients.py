@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from headwater.record import Record, TopicPartition
-from headwater.transmit.batch import decode_batch, walk
-from headwater.transmit.client import Client
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import Client
+from headwater.transmit.records.batch import decode_batch, walk
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
 

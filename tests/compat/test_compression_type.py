@@ -6,10 +6,10 @@ import pytest
 
 from headwater.errors import InvalidError
 from headwater.record import Record, TopicPartition
-from headwater.transmit.administration import alter_topic
-from headwater.transmit.batch import decode_batch, walk
-from headwater.transmit.client import Client
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import Client
+from headwater.transmit.client.topics import alter_topic
+from headwater.transmit.records.batch import decode_batch, walk
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
 

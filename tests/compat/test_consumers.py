@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 # Those that kafka-python left open in the tests before.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headwater.transmit.client import Client
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import Client
 
 WAIT_S = 60
 

@@ -21,8 +21,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from headwater.record import TopicPartition
-from headwater.transmit.batch import decode_batch, walk
-from headwater.transmit.client import LATEST, Client
+from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.records.batch import decode_batch, walk
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
 
@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 
 SCRIPT = """
 import json, sys, time
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 data, port, segment_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with Broker(data, port=port, segment_bytes=segment_bytes) as broker:

@@ -11,7 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import InvalidReplicationFactorError, LogDirNotFoundError, NoError
 from kafka.structs import TopicPartitionReplica
 
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 WAIT_S = 30.0
 

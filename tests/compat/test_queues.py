@@ -20,10 +20,10 @@ from confluent_kafka.admin import (
 )
 
 from headwater.record import Record, TopicPartition
-from headwater.transmit.batch import decode_batch, walk
-from headwater.transmit.client import Client
-from headwater.transmit.deadletters import Origin, origin_of
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import Client
+from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.dead_letters import ShareOrigin, read_share_origin
 
 # Those that kafka-python left open in the tests before.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 PATIENCE_TURNS = 300
 SCRIPT = """
 import sys, time
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 with Broker(sys.argv[1]) as broker:
     print(broker.bootstrap_servers, flush=True)
@@ -184,7 +184,7 @@ def test_groups_are_independent_and_start_where_they_are_told(queue: Queue) -> N
 
 def shares_begun(queue: Queue) -> set[str]:
     """The groups that have begun a partition."""
-    from headwater.transmit.wire.groups import DescribeShareGroupOffsetsRequest
+    from headwater.transmit.wire.json_messages import DescribeShareGroupOffsetsRequest
 
     shape = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
     with Client(queue.servers) as client:
@@ -214,10 +214,10 @@ def test_a_released_record_comes_back_and_a_rejected_one_becomes_a_letter(queue:
     rejected, worn_out = sorted(queue.letters("jobs.dead"), key=lambda record: record.value or b"")
     assert (rejected.key, rejected.value, rejected.headers[0]) == (b"key", b"1", ("n", b"1"))
     jobs = TopicPartition("jobs", 0)
-    assert origin_of(rejected) == Origin(
+    assert read_share_origin(rejected) == ShareOrigin(
         group="workers", partition=jobs, offset=1, delivery_count=1, message="Offset rejected by client."
     )
-    assert origin_of(worn_out) == Origin(
+    assert read_share_origin(worn_out) == ShareOrigin(
         group="workers", partition=jobs, offset=2, delivery_count=3, message="Delivery count limit exceeded."
     )
 

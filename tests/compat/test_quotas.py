@@ -9,9 +9,9 @@ import confluent_kafka
 import pytest
 
 from headwater.record import Record, TopicPartition
-from headwater.transmit.client import LATEST, Client
-from headwater.transmit.embedded import Broker
-from headwater.transmit.quota_client import alter_quotas
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.quotas import alter_quotas
 from headwater.transmit.quotas import DEFAULT, Entity
 
 PATIENCE_S = 60.0

@@ -16,9 +16,9 @@ from kafka.structs import OffsetAndMetadata
 
 from headwater.clock import ManualClock
 from headwater.record import TopicPartition
-from headwater.transmit.batch import decode_batch, walk
-from headwater.transmit.client import EARLIEST, LATEST, Client
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.records.batch import decode_batch, walk
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
 

@@ -24,8 +24,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from headwater.errors import UnavailableError
 from headwater.record import TopicPartition
-from headwater.transmit.batch import decode_batch, walk
-from headwater.transmit.client import LATEST, Client
+from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.records.batch import decode_batch, walk
 
 PARTITIONS = 3
 TELLERS = 3
@@ -34,8 +34,8 @@ WAIT_S = 60.0
 
 SCRIPT = """
 import os, signal, sys, time
-from headwater.transmit.embedded import Broker
-from headwater.transmit.topics import Topics
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.topics.topics import Topics
 
 data, port, markers_left, appends_left = sys.argv[1], *map(int, sys.argv[2:])
 append, append_marker = Topics.append, Topics.append_marker

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from headwater.console.pages import routes
-from headwater.serve.api import Sources, create_app
+from headwater.serve.api.app import Sources, create_app
 from headwater.serve.server import HttpServer
 from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore

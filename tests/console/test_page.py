@@ -14,15 +14,15 @@ from playwright.sync_api import Page, Route, expect, sync_playwright
 from headwater.clock import SystemClock
 from headwater.console.pages import routes
 from headwater.record import TopicPartition
-from headwater.serve.api import Sources, create_app
-from headwater.serve.groups import GroupLag, GroupLags
-from headwater.serve.rates import TopicRates
+from headwater.serve.api.app import Sources, create_app
+from headwater.serve.live.group_lag import GroupLag, GroupLags
+from headwater.serve.live.rates import TopicRates
 from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.shapes import ViewShape
 from headwater.store.views import ViewStore
-from headwater.transmit.positions import Position
+from headwater.transmit.client.lag import Position
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [

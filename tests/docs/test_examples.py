@@ -15,17 +15,17 @@ import pytest
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
 import headwater as hw
-from headwater.cli.loading import load_app
+from headwater.cli.app_file import load_app
 from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
 from headwater.sink import Batch, Stream
-from headwater.spark.pipeline import Pipeline, PipelineSettings
+from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore
-from headwater.transmit import group_client
-from headwater.transmit.batch import encode_batch
-from headwater.transmit.client import Client
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client import groups as group_client
+from headwater.transmit.client.client import Client
+from headwater.transmit.records.batch import encode_batch
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 from torture.postgres import PostgresServer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "two_databases"

@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwater.process import aggregates as a
-from headwater.process import triggers as t
-from headwater.process import windows as w
+from headwater.process.aggregates import aggregates as a
 from headwater.process.durations import micros
-from headwater.process.windowing import Mode, Stamp, Windowing
+from headwater.process.windows import triggers as t
+from headwater.process.windows import windows as w
+from headwater.process.windows.windowing import Mode, Stamp, Windowing
 
 
 class Trigger:

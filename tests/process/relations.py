@@ -8,7 +8,7 @@ import polars as pl
 
 from headwater.process.changes import CHANGE_TYPE
 from headwater.process.kernel import Kernel, Now
-from headwater.process.windowing import CHANGE
+from headwater.process.windows.windowing import CHANGE
 
 EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "40"))  # more to look for rare cases
 

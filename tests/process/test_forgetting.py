@@ -6,12 +6,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from headwater.process import aggregates as a
-from headwater.process.asof import GONE, AsOfKernel
-from headwater.process.changelog import AT, DELETED, POSITION, ChangelogKernel
-from headwater.process.intervals import Bounds, IntervalKernel
-from headwater.process.ranking import Lateness, Order, RankingKernel
-from headwater.process.sides import LEFT, RIGHT, How
+from headwater.process.aggregates import aggregates as a
+from headwater.process.tables.as_of_join import GONE, AsOfKernel
+from headwater.process.tables.changelog import AT, DELETED, POSITION, ChangelogKernel
+from headwater.process.tables.interval_join import Bounds, IntervalKernel
+from headwater.process.tables.ranking import Lateness, Order, RankingKernel
+from headwater.process.tables.sides import LEFT, RIGHT, How
 from tests.process.relations import Running
 
 MINUTE = 60_000_000

@@ -13,9 +13,9 @@ import pytest
 
 from headwater.clock import ManualClock
 from headwater.record import TopicPartition
-from headwater.serve.api import Sources, create_app
-from headwater.serve.groups import GroupLag, GroupLags
-from headwater.serve.rates import TopicRates
+from headwater.serve.api.app import Sources, create_app
+from headwater.serve.live.group_lag import GroupLag, GroupLags
+from headwater.serve.live.rates import TopicRates
 from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore

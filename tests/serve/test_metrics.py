@@ -3,10 +3,10 @@
 import urllib.request
 from typing import Any
 
-from headwater.serve.api import create_app
+from headwater.serve.api.app import create_app
 from headwater.serve.metrics import metrics_route, view_metrics
 from headwater.serve.server import HttpServer
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 
 def test_prometheus_finds_the_embedded_log(shop: Any) -> None:

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from headwater.errors import ConflictError, InvalidError
-from headwater.serve import feeds
-from headwater.serve.api import create_app
-from headwater.serve.feeds import next_step
+from headwater.serve.api.app import create_app
+from headwater.serve.live import events as feeds
+from headwater.serve.live.events import next_step
 from headwater.serve.server import HttpServer
 from headwater.store.views import ViewStore
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from headwater.testing.sinks import Place, SinkContract
+from headwater.testing.sink_contract import Place, SinkContract
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "sinks.md"
 

@@ -16,7 +16,7 @@ import headwater as hw
 from headwater.errors import ConflictError, InvalidError
 from headwater.sink import Batch, Stream
 from headwater.sinks import delta
-from headwater.testing.sinks import Place, SinkContract
+from headwater.testing.sink_contract import Place, SinkContract
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
 PLAIN = Stream(query="shop.totals", schema=SCHEMA)

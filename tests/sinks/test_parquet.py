@@ -20,7 +20,7 @@ from headwater.errors import ConflictError, CorruptError, InvalidError, Unavaila
 from headwater.sink import Batch, Stream
 from headwater.sinks import manifests, parquet
 from headwater.sinks.manifests import GRACE_MS, ManifestChain
-from headwater.testing.sinks import Place, SinkContract
+from headwater.testing.sink_contract import Place, SinkContract
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
 KEYED = Stream(query="shop.totals", schema=SCHEMA, key=("k",), changes=True)

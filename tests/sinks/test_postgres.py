@@ -15,7 +15,7 @@ from psycopg import sql
 import headwater as hw
 from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.sink import Batch, Stream
-from headwater.testing.sinks import Place, SinkContract, batch_of, json_form, stream_of, table
+from headwater.testing.sink_contract import Place, SinkContract, batch_of, json_form, stream_of, table
 from torture.postgres import PostgresServer
 from torture.wire import FOREVER, Cut
 

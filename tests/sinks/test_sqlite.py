@@ -17,7 +17,7 @@ import pytest
 import headwater as hw
 from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.sink import Batch, Stream
-from headwater.testing.sinks import Place, SinkContract, batch_of, json_form, stream_of
+from headwater.testing.sink_contract import Place, SinkContract, batch_of, json_form, stream_of
 
 
 class Failing(sqlite3.Connection):

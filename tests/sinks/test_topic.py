@@ -13,12 +13,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import headwater as hw
 from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
-from headwater.jsonvalues import json_part
+from headwater.json_values import json_part
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.testing.sinks import Place, SinkContract
-from headwater.transmit.administration import alter_topic, delete_topic, topic_settings
-from headwater.transmit.client import Client
-from headwater.transmit.embedded import Broker
+from headwater.testing.sink_contract import Place, SinkContract
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import Client
+from headwater.transmit.client.topics import alter_topic, delete_topic, topic_settings
 from torture.subjects import committed_records
 
 SCHEMA = pa.schema({"k": pa.string(), "v": pa.int64()})

@@ -14,7 +14,7 @@ import pytest
 import headwater as hw
 from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.sink import REFUSALS_MAX, Batch, Guarantee, Stream
-from headwater.testing.killing import kill_while_writing
+from headwater.testing.process_kill import kill_while_writing
 
 SCHEMA = pa.schema({"k": pa.string(), "v": pa.int64()})
 STREAM = Stream(query="shop.alerts", schema=SCHEMA, key=("k",), changes=True)

@@ -17,8 +17,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from headwater.cli.loading import load_app
-from headwater.spark.frames import from_arrow
+from headwater.cli.app_file import load_app
+from headwater.spark.kernels.frames import from_arrow
 
 FOLDER = Path(__file__).parents[2] / "examples" / "nexmark"
 PARTS, EVENTS, PER_SECOND = 2, 3000, 100

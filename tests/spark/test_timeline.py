@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.cli.loading import load_app
+from headwater.cli.app_file import load_app
 from headwater.clock import SystemClock
-from headwater.spark.pipeline import Pipeline, PipelineSettings
+from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
 
 FOLDER = Path(__file__).parents[2] / "examples" / "timeline"
 STAR = 3

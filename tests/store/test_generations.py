@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import InvalidError
-from headwater.serve.feeds import next_step
+from headwater.serve.live.events import next_step
 from headwater.store.columns import Column
 from headwater.store.generations import Generation, Generations
 from headwater.store.late import LateRow

@@ -14,7 +14,7 @@ from headwater.sink import Batch, Guarantee, Stream
 from headwater.store.columns import Column
 from headwater.store.shapes import ViewShape
 from headwater.store.views import ViewStore
-from headwater.testing.sinks import Place, SinkContract, json_form
+from headwater.testing.sink_contract import Place, SinkContract, json_form
 from torture.postgres import PostgresServer
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 with warnings.catch_warnings():
     # kafka-python loads its messages with a function that is deprecated from Python 3.11 to 3.12.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from headwater.transmit.embedded import Broker
+    from headwater.transmit.broker.embedded import Broker
 
 # The machine may be busy, so nothing is judged by its speed.
 settings.register_profile(

@@ -11,10 +11,9 @@ from kafka.protocol import admin, consumer, producer
 
 from headwater.errors import InvalidError
 from headwater.record import Record, TopicPartition
-from headwater.transmit.batch import encode_batch
-from headwater.transmit.client import EARLIEST, Client
-from headwater.transmit.embedded import Broker
-from headwater.transmit.quota_client import alter_quotas, list_quotas
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import EARLIEST, Client
+from headwater.transmit.client.quotas import alter_quotas, list_quotas
 from headwater.transmit.quotas import (
     DEFAULT,
     METERS_MAX,
@@ -27,10 +26,11 @@ from headwater.transmit.quotas import (
     Quotas,
     precedence,
 )
-from headwater.transmit.wire import groups as wire
+from headwater.transmit.records.batch import encode_batch
+from headwater.transmit.wire import json_messages as wire
 from headwater.transmit.wire.apis import APIS, FETCH, PRODUCE, SHARE_FETCH, is_flexible
 from headwater.transmit.wire.frame import LENGTH, response_header, skip_tags
-from headwater.transmit.wire.throttle import write_throttle_time
+from headwater.transmit.wire.throttle_time import write_throttle_time
 
 USER, CLIENT = "ANONYMOUS", "loader"
 ORDERS = TopicPartition("orders", 0)

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from headwater.cli import (
+from headwater.cli.commands import (
     broker,
     deadletter,
     demo,
@@ -75,7 +75,7 @@ def main() -> None:
 
 def _as_ours(error: Exception) -> HeadwaterError | None:
     """A full disk is no mistake of ours, wherever it is met: in Python, in SQLite, in Spark's Java."""
-    from headwater.spark.failures import lack_of_room
+    from headwater.spark.pipeline.failures import lack_of_room
 
     found = lack_of_room(str(error))
     if found is None:

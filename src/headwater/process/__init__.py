@@ -1,1 +1,10 @@
-"""What streams mean: values that describe a computation. Pure; no Spark, no clock, no IO."""
+"""The meaning of stream computations: pure values and kernels. No Spark, no clock, no IO.
+
+    windows        windows, triggers, panes and the kernel that computes them
+    tables         changelogs, joins, aggregates and rankings over tables that change
+    aggregates     aggregate functions as columns
+    device_clocks  estimate and correct the clock error of devices
+
+Shared by all: `kernel` (the interface that runners run), `table` (a kernel's state), `changes` (rows with weights),
+`watermarks` and `durations`.
+"""

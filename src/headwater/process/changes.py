@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from headwater.process.table import Table
-from headwater.process.windowing import CHANGE
+from headwater.process.windows.windowing import CHANGE
 
 ROW = "_row"
 """A whole row, as one value."""

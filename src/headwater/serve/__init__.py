@@ -1,4 +1,8 @@
 """Results are read: views, topics and pipelines as JSON over HTTP, and their changes as they happen.
 
-Nothing here writes. The console and the commands see an app through these addresses alone.
+server            the HTTP server
+api               one function per address
+live              server-sent events
+metrics, openapi  Prometheus metrics; the description of the API
+sql               SQL over views, topics, Parquet and PostgreSQL
 """

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.sinks.folding import Folded, check_changes_have_key, fold
+from headwater.sinks.net_changes import Folded, check_changes_have_key, fold
 
 _GONE = "_headwater_gone"
 _OWNER = "headwater.query"

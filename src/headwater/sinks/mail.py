@@ -21,7 +21,7 @@ from typing import Any
 from headwater.change import Op
 from headwater.clock import Clock, SystemClock
 from headwater.errors import InvalidError, RefusedError, UnavailableError
-from headwater.jsonvalues import json_text
+from headwater.json_values import json_text
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.notices import Described, Notice, check_each, notices, send_all
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from headwater.change import Op
 from headwater.errors import InvalidError, RefusedError
-from headwater.jsonvalues import json_text
+from headwater.json_values import json_text
 from headwater.sink import REFUSALS_MAX, Batch, Stream
-from headwater.sinks.jsontext import json_objects
+from headwater.sinks.json_rows import json_objects
 
 CHANGES_MAX = 500
 """Of a notice: a larger batch becomes several."""

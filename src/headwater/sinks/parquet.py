@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from headwater.clock import SystemClock
 from headwater.errors import ConflictError, CorruptError, InvalidError
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.sinks.folding import check_changes_have_key, fold
-from headwater.sinks.jsontext import json_objects
+from headwater.sinks.json_rows import json_objects
 from headwater.sinks.manifests import (
     DataFile,
     Manifest,
@@ -33,8 +32,9 @@ from headwater.sinks.manifests import (
     disk_errors,
     new_file,
 )
+from headwater.sinks.net_changes import check_changes_have_key, fold
 from headwater.sinks.progress import Step, advance, judge
-from headwater.transmit.encoding import Ints, hashes_of_keys
+from headwater.transmit.records.from_arrow import Ints, hashes_of_keys
 
 RANGE_ROWS = 1 << 16
 """Of a file of keyed rows, about: a batch of few keys rewrites so many rows for each of them."""

@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
-from headwater.jsonvalues import time_texts
+from headwater.json_values import time_texts
 from headwater.sink import Batch, Guarantee, Stream
-from headwater.sinks.folding import check_changes_have_key, fold
-from headwater.sinks.jsontext import json_values
+from headwater.sinks.json_rows import json_values
+from headwater.sinks.net_changes import check_changes_have_key, fold
 from headwater.sinks.progress import Progress, Step, advance, fenced, judge
 
 _BUSY_S = 10.0

@@ -29,14 +29,14 @@ from headwater.clock import SystemClock
 from headwater.errors import ConflictError, InvalidError, RefusedError
 from headwater.record import TopicPartition
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.sinks.folding import fold
-from headwater.sinks.jsontext import json_objects
+from headwater.sinks.json_rows import json_objects
+from headwater.sinks.net_changes import fold
 from headwater.sinks.progress import Progress, Step, advance, judge
-from headwater.transmit.administration import topic_settings
-from headwater.transmit.batch import BATCH_BYTES, HEADER_BYTES, decode_batch, walk
-from headwater.transmit.client import EARLIEST, LATEST, Client
-from headwater.transmit.encoding import Body, Ints, encode_columns, encode_headers, partitions_by_key
-from headwater.transmit.transaction_client import TransactionalProducer
+from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.topics import topic_settings
+from headwater.transmit.client.transactions import TransactionalProducer
+from headwater.transmit.records.batch import BATCH_BYTES, HEADER_BYTES, decode_batch, walk
+from headwater.transmit.records.from_arrow import Body, Ints, encode_columns, encode_headers, partitions_by_key
 
 REFUSE, APPEND = "refuse", "append"
 OP_HEADER = "op"

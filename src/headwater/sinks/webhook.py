@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from headwater.clock import Clock, SystemClock
 from headwater.errors import InvalidError, RefusedError, UnavailableError
-from headwater.jsonvalues import json_text
+from headwater.json_values import json_text
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.notices import Notice, check_each, notices, send_all
 

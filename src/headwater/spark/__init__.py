@@ -1,1 +1,8 @@
-"""How Spark runs it: the only package that imports pyspark."""
+"""Run computations on Spark: the only package that imports pyspark.
+
+pipeline   the queries of an app: plan, start, watch, restart, rebuild
+operators  functions for `df.transform(...)`
+kernels    run a kernel of `process` as a stateful operator
+source     the log as a Spark data source
+session    Java and the Spark session
+"""

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwater.store.columns import Value
-from headwater.store.engine import Db
+from headwater.store.databases.engine import Db
+from headwater.store.search import words_of
 from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
 from headwater.store.statements import columns_of, expression, quote, table_of
-from headwater.store.words import words_of
 
 SCHEMA = (
     """create table if not exists headwater_store (

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from headwater.errors import InvalidError
-from headwater.jsonvalues import finite, json_part, json_text, time_text, time_texts
+from headwater.json_values import finite, json_part, json_text, time_text, time_texts
 
 Value = str | int | float | None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.errors import UnavailableError
-from headwater.store.room import waits_for_room
+from headwater.store.databases.sqlite_errors import waits_for_room
 
 FACTS_KEPT = 300
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater.store import late, tables
-from headwater.store.engine import Db
+from headwater.store.databases.engine import Db
 
 if TYPE_CHECKING:
     from headwater.store.views import ViewStore

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.store.engine import Db
+from headwater.store.databases.engine import Db
 
 SCHEMA = (
     """create table if not exists headwater_late (

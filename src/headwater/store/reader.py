@@ -14,10 +14,9 @@ from typing import Any, Self
 
 from headwater.clock import Clock, SystemClock
 from headwater.errors import UnavailableError
-from headwater.store import asking
-from headwater.store.engine import is_address
-from headwater.store.following import Event, Standing, next_events, standing_at
-from headwater.store.places import find_store
+from headwater.store import queries as asking
+from headwater.store.databases.engine import is_address
+from headwater.store.location import find_store
 from headwater.store.questions import (
     LIMIT,
     Answer,
@@ -30,6 +29,7 @@ from headwater.store.questions import (
     order_of,
     parse_position,
 )
+from headwater.store.subscription import Event, Standing, next_events, standing_at
 from headwater.store.tables import OFFSETS, progress_of
 from headwater.store.views import ViewStore
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from headwater.errors import InvalidError
 from headwater.store.columns import Value, literal
-from headwater.store.engine import Dialect, Match
+from headwater.store.databases.engine import Dialect, Match
 from headwater.store.questions import IN_MAX, Condition, Cursor, Operator, Order, Question
+from headwater.store.search import parse_search
 from headwater.store.shapes import ViewShape
-from headwater.store.words import parse_search
 
 _SQL = {Operator.NOT_EQUAL: "<>"}
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from headwater.change import Change, Op
 from headwater.errors import InvalidError
-from headwater.jsonvalues import finite
+from headwater.json_values import finite
 from headwater.store import access, late
 from headwater.store.columns import Column, Value, decode_value, encode_column
-from headwater.store.engine import Db
+from headwater.store.databases.engine import Db
 from headwater.store.shapes import ViewShape
 from headwater.store.statements import columns_of, quote, table_of
 

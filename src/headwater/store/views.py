@@ -28,9 +28,10 @@ import pyarrow as pa
 
 from headwater.change import Change
 from headwater.errors import ConflictError, InvalidError
-from headwater.store import access, asking, generations, late, tables
+from headwater.store import access, generations, late, tables
+from headwater.store import queries as asking
 from headwater.store.columns import Value
-from headwater.store.engine import Database, Db, open_database
+from headwater.store.databases.engine import Database, Db, open_database
 from headwater.store.late import LateRow
 from headwater.store.questions import Answer, Question
 from headwater.store.shapes import Access, ViewShape, check_access

@@ -18,11 +18,11 @@ import yaml
 
 from headwater.clock import ManualClock
 from headwater.errors import HeadwaterError, InvalidError
-from headwater.process.relation_transcripts import RelationTranscript, is_relational, read_relational
-from headwater.process.simulator import Simulator
-from headwater.process.transcripts import MakeRunner, Mismatch, Runner, Transcript, read_transcript
-from headwater.process.windowed import WindowedKernel
-from headwater.process.windowing import Windowing
+from headwater.process.windows.kernel import WindowedKernel
+from headwater.process.windows.windowing import Windowing
+from headwater.testing.relation_transcripts import RelationTranscript, is_relational, read_relational
+from headwater.testing.simulator import Simulator
+from headwater.testing.transcripts import MakeRunner, Mismatch, Runner, Transcript, read_transcript
 
 __all__ = [
     "check_transcripts",
@@ -58,7 +58,7 @@ def simulate(windowings: Sequence[Any], schema: pl.Schema) -> Runner:
 
 
 def _on_spark() -> MakeRunner:
-    from headwater.spark.transcripts import make_runners
+    from headwater.testing.spark_runner import make_runners
 
     return make_runners()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from headwater.errors import InvalidError
-from headwater.transmit.compression import Compression, is_available
+from headwater.transmit.records.compression import Compression, is_available
 
 
 class Kind(IntEnum):

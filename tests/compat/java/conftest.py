@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.transmit.client import Client
-from headwater.transmit.embedded import Broker
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import Client
 
 VERSIONS = ("3.9.2", "4.3.1")
 EVERY_VERSION = "HEADWATER_EVERY_VERSION" in os.environ

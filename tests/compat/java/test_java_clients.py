@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headwater.transmit import group_client
-from headwater.transmit.client import Client
+from headwater.transmit.client import groups as group_client
+from headwater.transmit.client.client import Client
 
 WAIT_S = 120
 RECORDS = 2000

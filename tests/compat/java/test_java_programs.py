@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.transmit.client import Client
+from headwater.transmit.client.client import Client
 
 WAIT_S = 240
 PROGRAMS = Path(__file__).parent

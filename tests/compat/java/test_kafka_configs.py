@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater.transmit.client import Client
-from headwater.transmit.embedded import Broker
-from headwater.transmit.quota_client import list_quotas
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import Client
+from headwater.transmit.client.quotas import list_quotas
 from headwater.transmit.quotas import DEFAULT, Entity
 
 VERSION = "4.3.1"

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.record import Record
-from headwater.transmit.batch import check_batches, decode_batch, encode_batch, place, walk
-from headwater.transmit.compression import Compression
 from headwater.transmit.log.compaction import Cleanable, OffsetMap, cleanable_end, compact, is_due
 from headwater.transmit.log.retention import expired_by_size, expired_by_time
 from headwater.transmit.log.swap import cleaned_path, finish_swaps, swap_in
-from headwater.transmit.producers import ProducerStates
+from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, place, walk
+from headwater.transmit.records.compression import Compression
+from headwater.transmit.topics.producers import ProducerStates
 
 DAY_MS = 24 * 3600 * 1000
 

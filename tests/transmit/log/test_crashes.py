@@ -9,10 +9,10 @@ from crc32c import crc32c
 
 from headwater.errors import CorruptError
 from headwater.record import Record, TopicPartition
-from headwater.transmit.batch import check_batches, encode_batch
 from headwater.transmit.log.archive import copy_to_archive, link_to_archive
 from headwater.transmit.log.partition import LogSettings, PartitionLog
-from headwater.transmit.topics import Partition
+from headwater.transmit.records.batch import check_batches, encode_batch
+from headwater.transmit.topics.topics import Partition
 from torture.disk import Disk
 
 SMALL = LogSettings(segment_bytes=300)

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headwater.errors import CorruptError
 from headwater.record import Record
-from headwater.transmit.batch import check_batches, decode_batch, encode_batch, walk
-from headwater.transmit.compression import Compression
 from headwater.transmit.log.partition import LogSettings, OffsetOutOfRange, PartitionLog, TimestampOffset
+from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, walk
+from headwater.transmit.records.compression import Compression
 
 SMALL = LogSettings(segment_bytes=600)
 

@@ -1,1 +1,10 @@
-"""The log on disk: files only. It knows record batches, but no message, no socket and no clock."""
+"""The log on disk: files only. Knows record batches, but no message, no socket and no clock.
+
+partition, segment, index        a partition's log, its segment files and their sparse indexes
+start_offset, producer_snapshot  small files next to the segments
+scan, verify                     find torn tails and damage
+pool                             bound the number of open segment files
+retention, archive               which segments expire; move them to the archive directory
+compaction, cleaner, swap        which records compaction keeps; rewrite the files; replace them atomically
+disk_reserve                     free space that records may not use
+"""

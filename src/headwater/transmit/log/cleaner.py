@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import CorruptError
-from headwater.transmit.batch import walk
 from headwater.transmit.log.compaction import IsAborted, OffsetMap, compact, none_aborted
 from headwater.transmit.log.index import SavedIndex, SparseIndex
 from headwater.transmit.log.segment import NO_TIMESTAMP, Segment
-from headwater.transmit.log.start import write_durably
+from headwater.transmit.log.start_offset import write_durably
 from headwater.transmit.log.swap import cleaned_path
+from headwater.transmit.records.batch import walk
 
 _CHUNK_BYTES = 4 << 20
 _CLEANED_NAME = "cleaned-offset"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from headwater.transmit.batch import BatchHeader, check_batches
-from headwater.transmit.rewrite import DELETE_HORIZON, RawRecord, raw_records, rebuild
+from headwater.transmit.records.batch import BatchHeader, check_batches
+from headwater.transmit.records.rewrite import DELETE_HORIZON, RawRecord, raw_records, rebuild
 
 KEYS_MAX = 500_000
 """Keys of one pass, about 70 MB; what has more is compacted in several passes."""

@@ -17,7 +17,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from headwater.errors import CorruptError, InvalidError
-from headwater.transmit.batch import BatchHeader, decode_batch, place
 from headwater.transmit.log.pool import FilePool
 from headwater.transmit.log.scan import Damage
 from headwater.transmit.log.segment import (
@@ -31,9 +30,10 @@ from headwater.transmit.log.segment import (
     sealed_segment,
     sync_directory,
 )
-from headwater.transmit.log.start import load_start, save_start
+from headwater.transmit.log.start_offset import load_start, save_start
 from headwater.transmit.log.swap import finish_swaps
-from headwater.transmit.region import FileRegion
+from headwater.transmit.records.batch import BatchHeader, decode_batch, place
+from headwater.transmit.records.file_region import FileRegion
 
 LEADER_EPOCH = 0  # one node leads for ever
 _CURSORS_MAX = 64

@@ -19,7 +19,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headwater.errors import CorruptError
-from headwater.transmit.batch import (
+from headwater.transmit.log.index import SavedIndex, SparseIndex, load_saved
+from headwater.transmit.log.pool import FilePool, OpenFile
+from headwater.transmit.log.scan import Damage, find_batch, scan
+from headwater.transmit.records.batch import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     MAGIC,
@@ -28,10 +31,7 @@ from headwater.transmit.batch import (
     check_batch,
     read_header,
 )
-from headwater.transmit.log.index import SavedIndex, SparseIndex, load_saved
-from headwater.transmit.log.pool import FilePool, OpenFile
-from headwater.transmit.log.scan import Damage, find_batch, scan
-from headwater.transmit.region import FileRegion
+from headwater.transmit.records.file_region import FileRegion
 
 logger = logging.getLogger(__name__)
 

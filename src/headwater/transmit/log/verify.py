@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwater.transmit.batch import BatchHeader
 from headwater.transmit.log.scan import Damage, find_batch, scan
+from headwater.transmit.records.batch import BatchHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,7 @@ from kafka.protocol.producer import (
     WriteTxnMarkersResponse,
 )
 
-from headwater.transmit.wire.groups import (
+from headwater.transmit.wire.json_messages import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
     ConsumerGroupDescribeRequest,

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headwater.errors import InvalidError
-from headwater.transmit.codec import write_uvarint
-from headwater.transmit.region import FileRegion, Part
+from headwater.transmit.records.codec import write_uvarint
+from headwater.transmit.records.file_region import FileRegion, Part
 from headwater.transmit.wire import writer
 from headwater.transmit.wire.reader import INT, FieldReader
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headwater.errors import InvalidError
-from headwater.transmit.codec import read_uvarint
+from headwater.transmit.records.codec import read_uvarint
 
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Kafka's own default of socket.request.max.bytes."""

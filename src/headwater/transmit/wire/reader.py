@@ -3,7 +3,7 @@
 import struct
 import uuid
 
-from headwater.transmit.codec import read_uvarint
+from headwater.transmit.records.codec import read_uvarint
 from headwater.transmit.wire.frame import skip_tags
 
 INT = struct.Struct(">i")

@@ -2,7 +2,7 @@
 
 import struct
 
-from headwater.transmit.codec import write_uvarint
+from headwater.transmit.records.codec import write_uvarint
 
 INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")

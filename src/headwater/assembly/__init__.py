@@ -1,0 +1,1 @@
+"""Assemble an app from its parts: log, store, console, Spark and pipeline."""

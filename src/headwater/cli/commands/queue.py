@@ -1,0 +1,199 @@
+"""`headwater queue`: share groups, what waits in them, and their dead letters."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.commands.group import ExecuteOption, GroupArgument
+from headwater.cli.commands.topic import BootstrapOption
+from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
+
+if TYPE_CHECKING:
+    from headwater.transmit.client.client import Client
+    from headwater.transmit.client.redrive import Marks
+    from headwater.transmit.records.dead_letters import DeadLetter
+
+app = typer.Typer(help="List queues (share groups), redrive their dead letters, purge them.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_queues(
+    bootstrap_servers: BootstrapOption = "127.0.0.1:9092", output: OutputOption = OutputFormat.TEXT
+) -> None:
+    """List share groups: members, records that wait, dead letters that were not redriven.
+
+    Example: headwater queue list --output json
+    """
+    from headwater.transmit.client import groups as group_client
+    from headwater.transmit.client.client import Client
+    from headwater.transmit.client.redrive import Marks
+
+    queues: list[dict[str, Any]] = []
+    with Client(bootstrap_servers) as client:
+        marks = Marks(client)
+        for info in group_client.list_groups(client):
+            if info.kind == group_client.SHARE:
+                starts = group_client.share_starts(client, info.id)
+                queues.append(
+                    {
+                        "queue": info.id,
+                        "state": info.state,
+                        "members": len(group_client.members(client, info)),
+                        "topics": sorted({tp.topic for tp in starts}),
+                        "waiting_records": sum(max(start.lag_records, 0) for start in starts.values()),
+                        "dead_letters": len(_letters(client, info.id, marks)),
+                    }
+                )
+    if output is OutputFormat.JSON:
+        print_json({"queues": queues})
+    else:
+        columns = ["queue", "state", "members", "topics", "waiting_records", "dead_letters"]
+        print_table(
+            columns, [[*list(q.values())[:3], ", ".join(q["topics"]), *list(q.values())[4:]] for q in queues]
+        )
+
+
+@app.command("show")
+def show_queue(
+    name: GroupArgument,
+    bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Show where a share group stands in each partition, its settings and its dead letters.
+
+    Example: headwater queue show workers
+    """
+    from headwater.transmit.client import groups as group_client
+    from headwater.transmit.client.client import LATEST, Client
+    from headwater.transmit.client.redrive import Marks
+
+    with Client(bootstrap_servers) as client:
+        info = _find(client, name)
+        starts = group_client.share_starts(client, name)
+        ends = client.offsets(starts, LATEST)
+        those = group_client.members(client, info)
+        configs = group_client.group_configs(client, name)
+        letters = _letters(client, name, Marks(client))
+    columns = ["topic", "partition", "start", "end", "waiting_records"]
+    rows = [[*tp, start.start, ends[tp], start.lag_records] for tp, start in sorted(starts.items())]
+    dead = [
+        {
+            "topic": letter.origin.topic,
+            "partition": letter.origin.partition,
+            "offset": letter.origin_offset,
+            "deliveries": letter.deliveries,
+            "reason": letter.reason,
+        }
+        for letter in letters
+    ]
+    if output is OutputFormat.JSON:
+        print_json(
+            {
+                "queue": name, "state": info.state, "configs": configs, "dead_letters": dead,
+                "partitions": [dict(zip(columns, row, strict=True)) for row in rows],
+                "members": [
+                    {
+                        "id": m.id, "client_id": m.client_id, "host": m.host,
+                        "partitions": [str(p) for p in m.partitions],
+                    }
+                    for m in those
+                ],
+            }
+        )  # fmt: skip
+        return
+    print(f"{name}: {info.state}, {len(those)} members, {len(dead)} dead letters")
+    print_table(columns, rows)
+    if dead:
+        print_table(["topic", "partition", "offset", "deliveries", "reason"], [list(d.values()) for d in dead])
+
+
+@app.command("redrive")
+def redrive_queue(
+    name: GroupArgument,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="No more than this.")] = None,
+    execute: ExecuteOption = False,
+    bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Append the records of a queue's dead letters to their topics again, for a new try.
+
+    Each letter is redriven once; every group that reads the topic sees the record again. Without --execute it is
+    only shown.
+
+    Example: headwater queue redrive workers --execute
+    """
+    from headwater.clock import SystemClock
+    from headwater.transmit.client.client import Client
+    from headwater.transmit.client.redrive import Marks, original_of, redrive
+    from headwater.transmit.records.dead_letters import restore
+
+    with Client(bootstrap_servers) as client:
+        _find(client, name)
+        marks = Marks(client)
+        letters = _letters(client, name, marks)[:limit]
+        if execute:
+            lost = sum(outcome.lost for outcome in redrive(client, letters, marks, SystemClock()))
+        else:
+            lost = sum(restore(letter, original_of(client, letter), now_ms=0) is None for letter in letters)
+    redriven = len(letters) - lost
+    if output is OutputFormat.JSON:
+        print_json({"queue": name, "executed": execute, "redriven": redriven, "lost": lost})
+        return
+    print(f"{redriven} dead letters of {name} {'were redriven' if execute else 'can be redriven'}")
+    if lost:
+        print(f"{lost} have no record any more: the log has deleted it and the letter holds no copy")
+    if not execute:
+        print("nothing was changed; --execute does it")
+
+
+@app.command("purge")
+def purge_queue(
+    name: GroupArgument,
+    execute: ExecuteOption = False,
+    bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Skip every record that waits in a queue without members. Without --execute it is only shown.
+
+    Example: headwater queue purge workers --execute
+    """
+    from headwater.transmit.client import groups as group_client
+    from headwater.transmit.client.client import LATEST, Client
+
+    with Client(bootstrap_servers) as client:
+        _find(client, name)
+        starts = group_client.share_starts(client, name)
+        waiting = sum(max(start.lag_records, 0) for start in starts.values())
+        if execute:
+            group_client.move_share(client, name, client.offsets(starts, LATEST))
+    if output is OutputFormat.JSON:
+        print_json({"queue": name, "executed": execute, "purged": waiting})
+        return
+    print(f"{waiting} records of {name} {'were skipped' if execute else 'wait'}")
+    if not execute:
+        print("nothing was changed; --execute skips them")
+
+
+def _find(client: "Client", name: str) -> Any:
+    from headwater.errors import InvalidError
+    from headwater.transmit.client import groups as group_client
+
+    info = group_client.find_group(client, name)
+    if info.kind != group_client.SHARE:
+        raise InvalidError(
+            f"{name!r} is no queue but a {info.kind} group", hint=f"headwater group describe {name}"
+        )
+    return info
+
+
+def _letters(client: "Client", group: str, marks: "Marks") -> "list[DeadLetter]":
+    """A queue's dead letters that were not redriven."""
+    from headwater.transmit.client import groups as group_client
+    from headwater.transmit.client.redrive import letters_of
+    from headwater.transmit.groups.settings import DEADLETTER_TOPIC
+
+    topic = group_client.group_configs(client, group).get(DEADLETTER_TOPIC, "")
+    if not topic or topic not in client.topics():
+        return []
+    marks.refresh()
+    return [x for x in letters_of(client, topic) if x.queue == group and not marks.finished(x)]

@@ -1,0 +1,81 @@
+"""`headwater run`: a user's app, with everything it needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwater.cli.addresses import parse_address
+from headwater.errors import InvalidError
+
+
+def parse_conf(settings: list[str]) -> dict[str, str]:
+    """Settings as Spark's own commands take them."""
+    for setting in settings:
+        key, is_pair, _ = setting.partition("=")
+        if not key or not is_pair:
+            raise InvalidError(f"cannot read --conf {setting!r}: expected KEY=VALUE")
+    return dict(setting.split("=", 1) for setting in settings)
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="Python file with an hw.App.", show_default=False)],
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option("--bootstrap-servers", "-b", help="Kafka to read from, instead of the embedded log."),
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    once: Annotated[bool, typer.Option("--once", help="Process what is in the log, then exit.")] = False,
+    data: Annotated[
+        Path, typer.Option(help="Directory for log, views and checkpoints.", envvar="HEADWATER_DATA")
+    ] = Path(".headwater"),
+    listen: Annotated[str, typer.Option(help="Address of the embedded log.")] = "127.0.0.1:9092",
+    http: Annotated[str, typer.Option(help="Address of the console and the HTTP API.")] = "127.0.0.1:8080",
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the PostgreSQL that keeps the views; otherwise the app's own, or a file in --data.",
+            envvar="HEADWATER_STORE",
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", help="A setting for Spark, KEY=VALUE; can be given several times."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--app", help="Which app, where the file has several.")] = None,
+) -> None:
+    """Run an app: embedded log, Spark, views and console, until Ctrl-C.
+
+    Example: headwater run shop.py
+
+    Example: headwater run shop.py --bootstrap-servers kafka:9092 --master spark://spark:7077
+
+    Example: headwater run shop.py --conf spark.sql.shuffle.partitions=8
+    """
+    from headwater.assembly.app import RunSettings, running, stopping_politely
+    from headwater.cli.app_file import load_app
+
+    settings = RunSettings(
+        data=data,
+        bootstrap_servers=bootstrap_servers,
+        listen=parse_address(listen, "--listen"),
+        http=None if once else parse_address(http, "--http"),
+        master=master,
+        once=once,
+        store=store,
+        conf=parse_conf(conf or []),
+    )
+    app = load_app(file, name)
+    with stopping_politely(), running(app, settings, lambda text: print(text, flush=True)) as it:
+        queries = ", ".join(query.name for query in app.queries)
+        print(f"running {app.name}: {queries}" + ("" if once else "; Ctrl-C ends it"), flush=True)
+        it.spark.run()
+        for view in app.views:
+            print(f"view {view.name}: {it.store.count(view.name)} rows")
+        for delivery in app.deliveries:
+            print(f"sink {delivery.name}: {it.pipeline.rows_read()[delivery.name]} records read")
+        for query, count in it.pipeline.left_out().items():
+            if count:
+                print(f"{query}: {count} records are left out, on which it fails; `headwater deadletter list`")
+        for letters, count in it.store.counters().items():
+            print(f"{letters}: {count} dead letters")

@@ -1,0 +1,431 @@
+"""Aggregates as columns: a partial result is a few columns, made of rows, merged with others, read as a result.
+
+There are two kinds. A `Fold` is expressions for one `group_by`; users can write their own. A `Bag` keeps the
+values themselves with their weights, in a list column: for what needs all values (quantiles), or must give them up
+again when the input takes rows back (a maximum over changes).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import polars as pl
+
+from headwater.errors import InvalidError
+from headwater.process.aggregates.aggregates import Aggregate, Function
+
+Of = Callable[[str], pl.Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The rows under the fold: the aggregate's column, the event time, and the weight (1, or -1: taken back).
+
+    `changes` says whether weights can be anything but 1.
+    """
+
+    value: pl.Expr
+    time: pl.Expr
+    weight: pl.Expr
+    changes: bool
+
+
+class Fold(Protocol):
+    """A columnar aggregate; `of(name)` stands for the partial column that `partial` called so.
+
+    A user's own class with these three methods and an attribute `column` can be used in `what`.
+    """
+
+    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+        """What is kept of a group of rows, as aggregating expressions by name."""
+        ...
+
+    def merge(self, of: Of) -> Mapping[str, pl.Expr]:
+        """What is kept of a group of partials, under the same names."""
+        ...
+
+    def result(self, of: Of) -> pl.Expr:
+        """The result, of one partial."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    column: str | None
+
+    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+        if self.column is None:
+            return {"n": row.weight.sum()}
+        if not row.changes:
+            return {"n": row.value.count().cast(pl.Int64)}
+        return {"n": row.weight.filter(row.value.is_not_null()).sum()}
+
+    def merge(self, of: Of) -> Mapping[str, pl.Expr]:
+        return {"n": of("n").sum()}
+
+    def result(self, of: Of) -> pl.Expr:
+        return of("n").fill_null(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Sum and mean: the total, and of how many."""
+
+    dtype: pl.DataType
+    is_mean: bool
+
+    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+        value = row.value
+        if not isinstance(self.dtype, pl.Decimal):
+            value = value.cast(pl.Int64 if self.dtype.is_integer() and not self.is_mean else pl.Float64)
+        if not row.changes:
+            return {"sum": value.sum(), "n": value.count().cast(pl.Int64)}
+        weights = row.weight.filter(row.value.is_not_null())
+        return {"sum": (value * row.weight).sum(), "n": weights.sum()}
+
+    def merge(self, of: Of) -> Mapping[str, pl.Expr]:
+        return {"sum": of("sum").sum(), "n": of("n").sum()}
+
+    def result(self, of: Of) -> pl.Expr:
+        total = of("sum").cast(pl.Float64) / of("n") if self.is_mean else of("sum")
+        return pl.when(of("n") > 0).then(total)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extreme:
+    """Min and max of values that are never taken back."""
+
+    greatest: bool
+
+    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+        return {"v": self._of(row.value)}
+
+    def merge(self, of: Of) -> Mapping[str, pl.Expr]:
+        return {"v": self._of(of("v"))}
+
+    def result(self, of: Of) -> pl.Expr:
+        return of("v")
+
+    def _of(self, values: pl.Expr) -> pl.Expr:
+        return values.max() if self.greatest else values.min()
+
+
+@dataclass(frozen=True, slots=True)
+class _AtEnd:
+    """First and last by event time, of values that are never taken back."""
+
+    latest: bool
+
+    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+        return self._pick(row.value, row.time)
+
+    def merge(self, of: Of) -> Mapping[str, pl.Expr]:
+        return self._pick(of("v"), of("t"))
+
+    def result(self, of: Of) -> pl.Expr:
+        return of("v")
+
+    def _pick(self, value: pl.Expr, time: pl.Expr) -> Mapping[str, pl.Expr]:
+        there = value.is_not_null()
+        end = time.filter(there).max() if self.latest else time.filter(there).min()
+        candidates = value.filter(there & (time == end))
+        return {"v": candidates.last() if self.latest else candidates.first(), "t": end}
+
+
+_VALUE, _WEIGHT = pl.element().struct.field("v"), pl.element().struct.field("w")
+
+
+@dataclass(frozen=True, slots=True)
+class Bag:
+    """Values with weights, as a list of structs in a column; a value whose weights add up to nothing is not there.
+
+    `transform` is what is kept of a value, `order` how the list is sorted, `keep` the most values that stay: the
+    least ones where it is sorted by value, else the most frequent, whose counts then give up what the others had.
+    One that is not `bounded` may grow with its window, and so can be kept beside it, see `values`.
+    """
+
+    read: Callable[[pl.Expr], pl.Expr]
+    transform: Callable[[pl.Expr], pl.Expr] | None = None
+    order: Literal["value", "time", "weight"] = "value"
+    keep: int | None = None
+    bounded: bool = False
+
+    @property
+    def is_count(self) -> bool:
+        """Whether the result is only how many values there are."""
+        return self.read is _read_distinct
+
+    @property
+    def fields(self) -> list[str]:
+        return ["v", "t"] if self.order == "time" else ["v"]
+
+    def of_rows(self, row: Row) -> list[pl.Expr]:
+        """The columns of the long form: one row for each value."""
+        value = row.value if self.transform is None else self.transform(row.value)
+        return [value.alias("v"), row.time.alias("t"), row.weight.alias("w")]
+
+    def gather(self, long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+        """From the long form to one list for each key, in the column `bag`; an empty bag has no row."""
+        there = long.filter(pl.col("v").is_not_null() & pl.col("w").is_not_null())
+        summed = there.group_by(*keys, *self.fields, maintain_order=True).agg(pl.col("w").sum())
+        summed = summed.filter(pl.col("w") != 0)
+        match self.order:
+            case "value":
+                summed = summed.sort("v", maintain_order=True)
+            case "time":
+                summed = summed.sort("t", maintain_order=True)
+            case "weight":
+                summed = summed.sort("w", "v", descending=[True, False], maintain_order=True)
+        if self.keep is not None and self.order == "weight":
+            beyond = pl.col("w").slice(self.keep, 1).first().fill_null(0).over(list(keys))
+            summed = summed.with_columns(w=pl.col("w") - beyond).filter(pl.col("w") > 0)
+        items = pl.struct(*self.fields, "w")
+        items = items if self.keep is None else items.head(self.keep)
+        return summed.group_by(*keys, maintain_order=True).agg(bag=items)
+
+
+def _positive(expression: pl.Expr) -> pl.Expr:
+    # A value can be taken back before it was put where inputs are out of order: until then it is not there.
+    return expression.filter(_WEIGHT > 0)
+
+
+def _values(bag: pl.Expr) -> pl.Expr:
+    return bag.list.eval(_positive(_VALUE))
+
+
+def _repeated(bag: pl.Expr) -> pl.Expr:
+    return bag.list.eval(_positive(_VALUE).repeat_by(_positive(_WEIGHT)).explode()).fill_null([])
+
+
+def _read_quantile(q: float) -> Callable[[pl.Expr], pl.Expr]:
+    # The small number keeps a product such as 0.07 * 100, which is a hair over 7, from asking for one value more.
+    reached = _positive(_WEIGHT).cum_sum() >= _positive(_WEIGHT).sum() * q - 1e-9
+    return lambda bag: bag.list.eval(_positive(_VALUE).filter(reached)).list.first()
+
+
+def _read_top(k: int) -> Callable[[pl.Expr], pl.Expr]:
+    pairs = pl.struct(_positive(_VALUE).alias("value"), _positive(_WEIGHT).alias("count"))
+    return lambda bag: bag.list.eval(pairs.head(k)).fill_null([])
+
+
+def _read_distinct(bag: pl.Expr) -> pl.Expr:
+    return _values(bag).list.len().cast(pl.Int64).fill_null(0)
+
+
+def _approx_distinct(error: float, changes: bool) -> Bag:
+    """The least k of the values' hashes (k minimum values): where they end tells how many there are."""
+    k = math.ceil(1 / error**2) + 2
+
+    def hashed(value: pl.Expr) -> pl.Expr:
+        return pl.when(value.is_not_null()).then(value.hash(0))
+
+    if changes:  # a hash that was pushed out cannot come back, so all are kept: the error is then none
+        return Bag(_read_distinct, transform=hashed)
+
+    def read(bag: pl.Expr) -> pl.Expr:
+        greatest = _values(bag).list.last().cast(pl.Float64)
+        estimate = ((k - 1) * 2.0**64 / greatest).round(0).cast(pl.Int64, strict=False)
+        return pl.when(bag.list.len() >= k).then(estimate).otherwise(_read_distinct(bag))
+
+    return Bag(read, transform=hashed, keep=k, bounded=True)
+
+
+_ZERO_AT = 2**40  # buckets are numbered from here on, so that a sign is left for negative values
+
+
+def _approx_quantile(q: float, error: float) -> Bag:
+    """DDSketch: values in buckets whose bounds grow by a factor, so that all values of one are near each other."""
+    factor = (1 + error) / (1 - error)
+
+    def bucket(value: pl.Expr) -> pl.Expr:
+        value = value.cast(pl.Float64)
+        number = (value.abs().log() / math.log(factor)).ceil().cast(pl.Int64, strict=False) + _ZERO_AT
+        return pl.when(value == 0).then(0).otherwise(number * value.sign().cast(pl.Int64, strict=False))
+
+    def read(bag: pl.Expr) -> pl.Expr:
+        number = _read_quantile(q)(bag)
+        exponent = (number.abs() - _ZERO_AT).cast(pl.Float64)
+        value = 2 * (exponent * math.log(factor)).exp() / (factor + 1) * number.sign()
+        return pl.when(number == 0).then(0.0).otherwise(value)
+
+    return Bag(read, transform=bucket, bounded=True)
+
+
+def fold_of(aggregate: Aggregate, dtype: pl.DataType, changes: bool) -> Fold | Bag:
+    """The columns for an aggregate over a column of this type."""
+    function = aggregate.function
+    is_end = function in (Function.MIN, Function.MAX, Function.FIRST, Function.LAST)
+    match function:
+        case Function.COUNT:
+            return _Count(aggregate.column)
+        case Function.SUM | Function.MEAN:
+            return _Sum(dtype, function is Function.MEAN)
+        case Function.MIN | Function.MAX if not changes:
+            return _Extreme(function is Function.MAX)
+        case Function.FIRST | Function.LAST if not changes:
+            return _AtEnd(function is Function.LAST)
+        case _ if is_end:
+            return _end_of_bag(function)
+        case _:
+            return _bag_of(aggregate, changes)
+
+
+def _end_of_bag(function: Function) -> Bag:
+    """Of values that may be taken back, the one at an end is known only if all are."""
+    order: Literal["value", "time"] = "value" if function in (Function.MIN, Function.MAX) else "time"
+    if function in (Function.MIN, Function.FIRST):
+        return Bag(lambda bag: _values(bag).list.first(), order=order)
+    return Bag(lambda bag: _values(bag).list.last(), order=order)
+
+
+def _bag_of(aggregate: Aggregate, changes: bool) -> Bag:
+    argument, error = aggregate.argument or 0, aggregate.error or 0
+    match aggregate.function:
+        case Function.COLLECT:
+            return Bag(_repeated, order="time")
+        case Function.DISTINCT:
+            return Bag(_read_distinct)
+        case Function.QUANTILE:
+            return Bag(_read_quantile(argument))
+        case Function.TOP_K:
+            return Bag(_read_top(int(argument)), order="weight")
+        case Function.APPROX_DISTINCT:
+            return _approx_distinct(error, changes)
+        case Function.APPROX_QUANTILE:
+            return _approx_quantile(argument, error)
+        case _:
+            # A count that was given up cannot be taken back from, so over changes all are kept.
+            keep = None if changes else math.ceil(1 / error)
+            return Bag(_read_top(int(argument)), order="weight", keep=keep, bounded=keep is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Folds:
+    """All aggregates of a computation: their partial columns side by side, and how these are made and merged."""
+
+    names: tuple[str, ...]
+    columns: tuple[str | None, ...]
+    folds: tuple[Fold | Bag, ...]
+    time: str
+    change: str | None
+    beside: tuple[int, ...] = ()
+    """The numbers of those whose values are not in their column, but in a table beside, see `values`."""
+
+    @classmethod
+    def of(
+        cls,
+        what: Mapping[str, Any],
+        schema: pl.Schema,
+        time: str,
+        change: str | None,
+        *,
+        beside: Callable[[Bag], bool] = lambda _: False,
+    ) -> "Folds":
+        """The folds for aggregates of rows; `beside` says whose values are to be in tables of their own."""
+        folds: list[Fold | Bag] = []
+        apart = []
+        for name, aggregate in what.items():
+            column = aggregate.column
+            if column is not None and column not in schema:
+                raise InvalidError(
+                    f"windowed: {name!r} is computed from a column {column!r} that is not there; "
+                    f"the columns are {', '.join(schema)}"
+                )
+            dtype = pl.Null() if column is None else schema[column]
+            fold = aggregate
+            if isinstance(aggregate, Aggregate):
+                _check_type(name, aggregate, dtype)
+                fold = fold_of(aggregate, dtype, change is not None)
+            # What is nested cannot be the key of a table.
+            if isinstance(fold, Bag) and beside(fold) and not dtype.is_nested():
+                apart.append(len(folds))
+            folds.append(fold)
+        return cls(tuple(what), tuple(a.column for a in what.values()), tuple(folds), time, change, tuple(apart))
+
+    def partials(self, rows: pl.DataFrame, keys: Sequence[str], others: Sequence[pl.Expr]) -> pl.DataFrame:
+        """One row for each key: the `others`, aggregated, and the partials of its rows."""
+        expressions = list(others)
+        for number, fold in enumerate(self.folds):
+            if not isinstance(fold, Bag):
+                partial = fold.partial(self._row(number))
+                expressions += [e.alias(f"_a{number}_{name}") for name, e in partial.items()]
+        groups = rows.group_by(*keys, maintain_order=True).agg(expressions)
+        for number, fold in enumerate(self.folds):
+            if isinstance(fold, Bag):
+                long = rows.select(*keys, *fold.of_rows(self._row(number)))
+                groups = self._with_bag(groups, number, fold, long, keys)
+        return groups
+
+    def merge(
+        self, partials: pl.DataFrame, keys: Sequence[str], others: Sequence[pl.Expr], *, in_order: bool = True
+    ) -> pl.DataFrame:
+        """One row for each key: the `others`, aggregated, and its partials as one; in the order of the keys' first
+        rows, if that matters."""
+        expressions = list(others)
+        for number, fold in enumerate(self.folds):
+            if number in self.counted:
+                expressions.append(pl.col(f"_a{number}_n").sum())
+            elif not isinstance(fold, Bag):
+                merged = fold.merge(_prefixed(number))
+                expressions += [e.alias(f"_a{number}_{name}") for name, e in merged.items()]
+        groups = partials.group_by(*keys, maintain_order=in_order).agg(expressions)
+        for number, fold in enumerate(self.folds):
+            if number in self.beside:
+                continue
+            if isinstance(fold, Bag):
+                bags = partials.select(*keys, f"_a{number}_bag").explode(f"_a{number}_bag")
+                groups = self._with_bag(groups, number, fold, bags.unnest(f"_a{number}_bag"), keys)
+        return groups
+
+    def results(self) -> list[pl.Expr]:
+        """The results, under their names, of partials."""
+        return [self._result(n).alias(name) for n, name in enumerate(self.names)]
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The numbers of those beside of which only a count stays in the column."""
+        return tuple(n for n in self.beside if getattr(self.folds[n], "is_count", False))
+
+    @property
+    def nothing_counted(self) -> list[pl.Expr]:
+        """The columns of those counts, before anything is counted."""
+        return [pl.lit(0, pl.Int64).alias(f"_a{n}_n") for n in self.counted]
+
+    @property
+    def lists_beside(self) -> list[str]:
+        """The columns that travel and do not stay."""
+        return [f"_a{n}_bag" for n in self.beside]
+
+    def _result(self, number: int) -> pl.Expr:
+        fold = self.folds[number]
+        if number in self.counted:
+            return pl.col(f"_a{number}_n").fill_null(0)
+        return fold.read(pl.col(f"_a{number}_bag")) if isinstance(fold, Bag) else fold.result(_prefixed(number))
+
+    def _row(self, number: int) -> Row:
+        column = self.columns[number]
+        # A sum of a literal would not follow the group's length; a column of ones does.
+        weight = pl.col(self.change) if self.change is not None else pl.col(self.time).is_not_null()
+        weight = weight.cast(pl.Int64)
+        value = pl.col(self.time) if column is None else pl.col(column)
+        return Row(value, pl.col(self.time), weight, self.change is not None)
+
+    @staticmethod
+    def _with_bag(
+        groups: pl.DataFrame, number: int, bag: Bag, long: pl.DataFrame, keys: Sequence[str]
+    ) -> pl.DataFrame:
+        lists = bag.gather(long, keys).rename({"bag": f"_a{number}_bag"})
+        return groups.join(lists, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
+
+
+def _prefixed(number: int) -> Of:
+    return lambda name: pl.col(f"_a{number}_{name}")
+
+
+def _check_type(name: str, aggregate: Aggregate, dtype: pl.DataType) -> None:
+    needs_number = aggregate.function in (Function.SUM, Function.MEAN, Function.APPROX_QUANTILE)
+    if needs_number and not dtype.is_numeric():
+        raise InvalidError(
+            f"windowed: {name!r} takes the {aggregate.function} of {aggregate.column!r}, which is {dtype}"
+        )

@@ -1,0 +1,205 @@
+"""Two inputs as one: the rows of both sides of a join, one below the other, with a column that says which.
+
+A runner runs a kernel over one stream of rows. A join's rows have the columns `_side` (0 left, 1 right), the
+values of the join's keys, the row itself in `_left` or `_right` (the other is null), its event time in
+microseconds, and `_change`. So equal keys of both sides meet in one bucket, and all that holds for one input
+holds for two.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import polars as pl
+
+from headwater.errors import InvalidError
+from headwater.process.changes import CHANGE_TYPE, ROW, listed, weighed
+from headwater.process.kernel import Now
+from headwater.process.windows.windowing import CHANGE
+
+SIDE, LEFT, RIGHT, TIME = "_side", "_left", "_right", "_time"
+SIDES = (LEFT, RIGHT)
+
+
+class How(StrEnum):
+    """Which rows a join gives."""
+
+    INNER = "inner"
+    LEFT = "left"
+    RIGHT = "right"
+    FULL = "full"
+    SEMI = "semi"
+    ANTI = "anti"
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether rows of both sides come out side by side."""
+        return self not in (How.SEMI, How.ANTI)
+
+    def keeps(self, side: str) -> bool:
+        """Whether rows of this side come out that have met nothing on the other."""
+        others = {LEFT: (How.LEFT, How.FULL, How.ANTI), RIGHT: (How.RIGHT, How.FULL)}
+        return self in others[side]
+
+
+def read_how(how: str, possible: Sequence[How] = tuple(How)) -> How:
+    """The kind of a join by its name."""
+    known = {"outer": "full", "left_semi": "semi", "left_anti": "anti"}
+    try:
+        found = How(known.get(how, how))
+    except ValueError:
+        raise InvalidError(f"join: `how` is one of {listed(list(How))}, not {how!r}") from None
+    if found not in possible:
+        raise InvalidError(f"join: `how` cannot be {how!r} here; it is one of {listed(possible)}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The two inputs of a join: which columns must be equal, and what comes out of a pair. Made by `of`."""
+
+    left: pl.Schema
+    right: pl.Schema
+    pairs: tuple[tuple[str, str], ...]
+    how: How
+
+    @classmethod
+    def of(
+        cls, on: str | Sequence[str] | Mapping[str, str], how: How, left: pl.Schema, right: pl.Schema
+    ) -> "Sides":
+        """Check that rows of these schemas can be joined.
+
+        `on` names the columns that both sides have, or says which column of the left one equals which of the right
+        one. A key that has the same name on both sides comes out once; any other name must be there only once.
+        """
+        pairs = pairs_of(on)
+        left, right = (pl.Schema({n: t for n, t in side.items() if n != CHANGE}) for side in (left, right))
+        for l_name, r_name in pairs:
+            for name, schema, which in ((l_name, left, "left"), (r_name, right, "right")):
+                if name not in schema:
+                    raise InvalidError(
+                        f"join: the {which} side has no column {name!r}; it has: {listed(list(schema))}"
+                    )
+            key_type(l_name, left[l_name], r_name, right[r_name])
+        sides = cls(left, right, pairs, how)
+        clash = [name for name in sides.right_columns if name in left]
+        if clash and how.has_pairs:
+            raise InvalidError(
+                f"join: both sides have a column {listed(clash)}; rename it on one of them, "
+                f"such as .withColumnRenamed({clash[0]!r}, {'right_' + clash[0]!r})"
+            )
+        return sides
+
+    @property
+    def keys(self) -> list[str]:
+        return [f"_key{number}" for number in range(len(self.pairs))]
+
+    @property
+    def right_columns(self) -> list[str]:
+        """What the right side has beside the keys that the left one has under the same name."""
+        shared = {r_name for l_name, r_name in self.pairs if l_name == r_name}
+        return [name for name in self.right if name not in shared]
+
+    @property
+    def schema(self) -> pl.Schema:
+        """The rows of both sides, as a kernel takes them."""
+        kinds = [key_type(a, self.left[a], b, self.right[b]) for a, b in self.pairs]
+        return pl.Schema(
+            {
+                SIDE: pl.Int8(),
+                **dict(zip(self.keys, kinds, strict=True)),
+                LEFT: pl.Struct(self.left),
+                RIGHT: pl.Struct(self.right),
+                TIME: pl.Int64(),
+                CHANGE: CHANGE_TYPE,
+            }
+        )
+
+    @property
+    def output_schema(self) -> pl.Schema:
+        right = {name: self.right[name] for name in self.right_columns} if self.how.has_pairs else {}
+        return pl.Schema({**self.left, **right, CHANGE: CHANGE_TYPE})
+
+    def rows(self, side: str, rows: pl.DataFrame, time: str | None = None) -> pl.DataFrame:
+        """Rows of one side, as a kernel takes them."""
+        schema, number = (self.left, 0) if side == LEFT else (self.right, 1)
+        return rows.select(
+            pl.lit(number).alias(SIDE),
+            *(pl.col(pair[number]).alias(key) for key, pair in zip(self.keys, self.pairs, strict=True)),
+            *(self._struct(name, schema if name == side else None) for name in SIDES),
+            (pl.lit(None) if time is None else pl.col(time)).alias(TIME),
+            (pl.col(CHANGE) if CHANGE in rows.columns else pl.lit(1)).alias(CHANGE),
+        ).cast(self.schema)
+
+    def of_side(self, rows: pl.DataFrame, side: str) -> pl.DataFrame:
+        """The rows of one side: keys, time, the row as one value, and its weight."""
+        mine = rows.filter(pl.col(SIDE) == SIDES.index(side))
+        return weighed(mine.select(*self.keys, TIME, pl.col(side).alias(ROW), CHANGE))
+
+    def paired(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """What comes out of rows with `_left` and `_right`, one of which may be null, and a weight."""
+        shared = {name for pair in self.pairs for name in pair if pair[0] == pair[1]}
+        chosen = []
+        for name in self.left:
+            value = pl.col(LEFT).struct.field(name)
+            if name in shared and self.how.has_pairs:
+                value = pl.coalesce(value, pl.col(RIGHT).struct.field(name))
+            chosen.append(value.cast(self.left[name]).alias(name))
+        if self.how.has_pairs:
+            chosen += [pl.col(RIGHT).struct.field(name).alias(name) for name in self.right_columns]
+        return rows.select(*chosen, CHANGE)
+
+    def alone(self, rows: pl.DataFrame, side: str) -> pl.DataFrame:
+        """Rows of one side, which are in `_row`, without a partner on the other."""
+        other = RIGHT if side == LEFT else LEFT
+        kind = pl.Struct(self.right if side == LEFT else self.left)
+        both = {side: pl.col(ROW), other: pl.lit(None, kind)}
+        return rows.select(*(both[name].alias(name) for name in SIDES), CHANGE)
+
+    def _struct(self, name: str, schema: pl.Schema | None) -> pl.Expr:
+        kind = pl.Struct(self.left if name == LEFT else self.right)
+        return (pl.lit(None, kind) if schema is None else pl.struct(list(schema))).alias(name)
+
+
+@dataclass(frozen=True, slots=True)
+class OfSides:
+    """What all kernels of two inputs have; see `kernel`."""
+
+    sides: Sides
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        return tuple(self.sides.keys)
+
+    @property
+    def schema(self) -> pl.Schema:
+        return self.sides.schema
+
+    @property
+    def output_schema(self) -> pl.Schema:
+        return self.sides.output_schema
+
+    def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
+        return rows
+
+
+def pairs_of(on: str | Sequence[str] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Which column of the left side equals which of the right one."""
+    if isinstance(on, str):
+        on = [on]
+    pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((name, name) for name in on)
+    if not pairs:
+        raise InvalidError("join: `on` names no column; name those that are equal on both sides")
+    return pairs
+
+
+def key_type(left: str, left_type: pl.DataType, right: str, right_type: pl.DataType) -> pl.DataType:
+    """The type in which two keys are compared; whole numbers of any size are, all else must have one type."""
+    if left_type == right_type:
+        return left_type
+    if left_type.is_integer() and right_type.is_integer():
+        return pl.Int64()
+    raise InvalidError(
+        f"join: {left!r} is {left_type} on the left and {right!r} is {right_type} on the right; "
+        "cast one of them to the other's type"
+    )

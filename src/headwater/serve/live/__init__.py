@@ -1,0 +1,8 @@
+"""What changes while a client listens.
+
+events         server-sent events
+subscriptions  rows of a view, then its changes
+rates          records per second of each topic
+group_lag      lag of each consumer group
+catch_up       estimate how long a pipeline takes to catch up
+"""

@@ -1,0 +1,10 @@
+"""Run a kernel of `process` as a stateful operator of a streaming query.
+
+runner, processor           attach a kernel to a DataFrame; Spark's side of it
+packing, output_frames      rows to the buckets; results back to rows
+bucket_state, run_cache     a bucket's tables in Spark's state store; a cache of them on each machine
+frames                      Polars frames as bytes and as Spark types
+watermark_sources           watermarks of several inputs
+step_reports, spool         statistics and late rows, passed to the driver through files
+query_context               the query that an operator is part of
+"""

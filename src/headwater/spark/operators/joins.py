@@ -1,0 +1,205 @@
+"""`hw.join`: two DataFrames become one, whatever changes on either side.
+
+Both sides travel as one DataFrame, see `headwater.process.tables.sides`, and say themselves of which source each row
+is, see `headwater.spark.kernels.watermark_sources`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from headwater.errors import InvalidError
+from headwater.process.durations import micros
+from headwater.process.tables.as_of_join import GONE, AsOfKernel, NowKernel
+from headwater.process.tables.interval_join import IntervalKernel, read_within
+from headwater.process.tables.sides import LEFT, RIGHT, SIDE, SIDES, TIME, How, Sides, key_type, pairs_of, read_how
+from headwater.process.tables.table_join import JoinKernel
+from headwater.process.windows.windowing import CHANGE
+from headwater.process.windows.windows import Time
+from headwater.spark.kernels.runner import Times, run_kernel
+from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
+from headwater.spark.operators.side_input import SideInput
+from headwater.spark.operators.tables import (
+    MARK,
+    Timing,
+    held,
+    kernel_schema,
+    note_meaning,
+    only,
+    timing_of,
+    with_event_time,
+)
+from headwater.spark.source.decoding import event_time_of
+
+On = str | Sequence[str] | Mapping[str, str]
+
+
+def join(
+    left: DataFrame,
+    right: DataFrame | SideInput,
+    *,
+    on: On,
+    how: str = "inner",
+    within: str | tuple[str, str] | None = None,
+    as_of: Time | None = None,
+    lateness: str | None = None,
+    deleted: str | None = None,
+) -> DataFrame:
+    """Join two DataFrames that both change, on equal keys; the result are changes.
+
+    `on` names columns of both sides, or maps those of the left one to those of the right one. `how` is inner,
+    left, right, full, semi or anti. Rows without `_change` are all put.
+
+    - Without more, both sides are tables, and all that they have is remembered. - `within` joins two streams:
+    the right row's event time is from the left one's to `"1 hour"` after it, or between two bounds around it,
+    such as `("-5 minutes", "1 hour")`. A row that met nobody comes out when the watermark, the least of both
+    sides', has passed the bounds; then it is forgotten. - `as_of=hw.EVENT_TIME` joins a stream with the history
+    of a table: with the row that its key had at the event's time. `deleted` is a condition in SQL for history
+    that says that there is none from then on. - `as_of=hw.PROCESSING_TIME` joins a stream with what the table
+    has when a row comes.
+
+    The right side can be a bounded table from outside, `hw.SideInput`, which is loaded anew when it changes.
+
+    `lateness` is how far behind the watermark rows may be, with `within` and `as_of`: so long they are
+    remembered, and what came out is corrected. What comes later still is in the late ledger.
+    """
+    kind = read_how(how)
+    right = right.read(left) if isinstance(right, SideInput) else right
+    if within is not None and as_of is not None:
+        raise InvalidError(
+            "join: `within` joins two streams and `as_of` a stream with a table; leave out one of them"
+        )
+    if within is None and as_of is not Time.EVENT and lateness is not None:
+        raise InvalidError("join: `lateness` says nothing without `within` or `as_of=hw.EVENT_TIME`: leave it out")
+    if as_of is not Time.EVENT and deleted is not None:
+        raise InvalidError("join: `deleted` is for `as_of=hw.EVENT_TIME`; for other joins see hw.table")
+    if kind in (How.SEMI, How.ANTI) and deleted is None:
+        # Of the right side nothing else comes out, so rows that differ only in the rest are one.
+        right = only(right, [name for _, name in pairs_of(on)])
+    schemas = kernel_schema(left), kernel_schema(right)
+    late = micros(lateness) if lateness else 0
+    meaning: dict[str, Any] = {"how": kind, "within": within, "as of": as_of, "lateness": lateness}
+    timings = timing_of(left), timing_of(right)
+    if within is not None:
+        _check_times(left, right)
+        bounds = read_within(within)
+        interval = IntervalKernel.of(on, kind, *schemas, bounds=bounds, lateness=late)
+        return _run(left, right, interval, interval.sides, timings=timings, meaning=meaning, hold=interval.hold)
+    if as_of is Time.EVENT:
+        _check_times(left, right)
+        history = AsOfKernel.of(on, kind, *schemas, lateness=late)
+        gone = F.lit(False) if deleted is None else F.expr(deleted)
+        # A table is often silent, and must not hold the stream back.
+        timings = timings[0], Timing(event_time=timings[1].event_time)
+        return _run(
+            left, right, history, history.sides, timings=timings, meaning=meaning, hold=history.hold, gone=gone
+        )
+    if as_of is Time.PROCESSING:
+        now = NowKernel.of(on, kind, *schemas)
+        timings = timings[0], Timing()
+        return _run(left, right, now, now.sides, timings=timings, meaning=meaning)
+    tables = JoinKernel.of(on, kind, *schemas)
+    return _run(left, right, tables, tables.sides, timings=timings, meaning=meaning)
+
+
+def _check_times(left: DataFrame, right: DataFrame) -> None:
+    for side, rows in (("left", left), ("right", right)):
+        try:
+            event_time_of(rows)
+        except InvalidError as error:
+            raise InvalidError(f"join: on the {side} side {error}") from None
+
+
+def _run(
+    left: DataFrame,
+    right: DataFrame,
+    kernel: Any,
+    sides: Sides,
+    *,
+    timings: tuple[Timing, Timing],
+    meaning: dict[str, Any],
+    hold: int = 0,
+    gone: Column | None = None,
+) -> DataFrame:
+    if left.isStreaming != right.isStreaming:
+        raise InvalidError(
+            "join: one side is a stream and the other is not; read both as streams or both as batches"
+        )
+    note_meaning(kernel, "join", {"on": dict(sides.pairs), **meaning})
+    first = _side(left, right, sides, timings[0], None if gone is None else F.lit(None))
+    rows = first.unionAll(_side(right, left, sides, timings[1], gone, of=RIGHT, first=timings[0].inputs))
+    marked = [timing for timing in timings if timing.mark is not None]
+    times = Times()
+    if marked:
+        idles = [timing.idle_after for timing in marked]
+        # Where one side must be waited for, it must be waited for.
+        idle = None if None in idles else max(idle for idle in idles if idle is not None)
+        times = Times(
+            watermark=MARK,
+            source=SOURCE,
+            inputs=sum(timing.inputs for timing in marked),
+            estimates={
+                number: timing.estimate
+                for number, timing in zip((0, timings[0].inputs), timings, strict=True)
+                if timing.estimate is not None
+            },
+            idle_after=idle,
+            processing_time=idle is not None,
+        )
+    else:
+        rows = rows.drop(MARK, SOURCE)
+    told = {"watermark": WATERMARK} if marked else {}
+    result = run_kernel(rows, kernel, by=sides.keys, times=times, told=told, kind="join")
+    result = held(result, hold)
+    name = timings[1].event_time if sides.how is How.RIGHT else timings[0].event_time
+    return with_event_time(result, name)
+
+
+def _side(
+    rows: DataFrame,
+    other: DataFrame,
+    sides: Sides,
+    timing: Timing,
+    gone: Column | None,
+    *,
+    of: str = LEFT,
+    first: int = 0,
+) -> DataFrame:
+    """The rows of one side as both travel; `first` is the number of its first input."""
+    number = SIDES.index(of)
+    kind = other.select(F.struct(*_columns(other)).alias("row")).schema["row"].dataType
+    structs = [F.struct(*_columns(rows)), F.lit(None).cast(kind)]
+    left, right = structs if number == 0 else reversed(structs)
+    change = F.col(CHANGE).cast("tinyint") if CHANGE in rows.columns else F.lit(1).cast("tinyint")
+    time = F.lit(None).cast("long")
+    if timing.event_time is not None:
+        time = F.unix_micros(F.col(f"`{timing.event_time}`").cast("timestamp"))
+    return rows.select(
+        F.lit(number).cast("tinyint").alias(SIDE),
+        *_keys(sides, number),
+        left.alias(LEFT),
+        right.alias(RIGHT),
+        time.alias(TIME),
+        change.alias(CHANGE),
+        *([] if gone is None else [gone.cast("boolean").alias(GONE)]),
+        (F.lit(None) if timing.mark is None else timing.mark).cast("long").alias(MARK),
+        timing.source(first).alias(SOURCE),
+    )
+
+
+def _columns(rows: DataFrame) -> list[Column]:
+    return [F.col(f"`{name}`") for name in rows.columns if name not in (CHANGE, WATERMARK, SOURCE)]
+
+
+def _keys(sides: Sides, number: int) -> list[Column]:
+    keys = []
+    for name, pair in zip(sides.keys, sides.pairs, strict=True):
+        value = F.col(f"`{pair[number]}`")
+        left, right = sides.left[pair[0]], sides.right[pair[1]]
+        if left != right:
+            assert key_type(pair[0], left, pair[1], right).is_integer()
+            value = value.cast("long")
+        keys.append(value.alias(name))
+    return keys

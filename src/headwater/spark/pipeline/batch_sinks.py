@@ -1,0 +1,251 @@
+"""Where micro-batches end: the store for a view, a sink outside, a topic for dead letters. Exactly once.
+
+Each is called with a batch's rows and number, and possibly again with the same number after a crash. The store
+takes rows and number in one transaction and skips what it has; so do the sinks outside (`headwater.sink`). A dead
+letter says which record it was, so after a crash what was written of the batch is read back, and the rest written.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from headwater.app import Delivery, Query, Topic, View
+from headwater.clock import Clock
+from headwater.errors import RefusedError, UnavailableError
+from headwater.process.windows.windowing import CHANGE
+from headwater.record import Record, TopicPartition
+from headwater.sink import Batch, Rehearsing, Stream, Writer
+from headwater.sinks.json_rows import json_objects
+from headwater.spark.kernels.spool import Spool, summarize_operators
+from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
+from headwater.spark.pipeline.checkpoint import offsets_behind
+from headwater.spark.source.decoding import explain_misfit
+from headwater.spark.source.offsets import to_json
+from headwater.store.tables import Progress
+from headwater.store.views import ViewStore
+from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.redrive import KEPT
+from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.dead_letters import ORIGIN_HEADERS, dead_letter_headers
+
+BatchFunction = Callable[[DataFrame, int], None]
+NoteFacts = Callable[[str, dict[str, Any]], None]
+
+BESIDE_ROWS = (CHANGE, WATERMARK, SOURCE)
+"""Columns that say something of a row and are no part of it."""
+
+
+class QuerySink(Protocol):
+    """Where the rows of a view or of a sink go."""
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write a batch."""
+
+    def rehearse(self, rows: DataFrame) -> None:
+        """See whether the rows would be taken, as part of the batch that was tried last; they go nowhere."""
+
+
+class ViewSink:
+    """Upserts each batch into the view, its late rows into the ledger, and notes what its operators said.
+
+    How far the batch has read is in the checkpoint before it runs; it is kept with the rows, so that readers can
+    wait until the view has seen a record.
+    """
+
+    def __init__(
+        self,
+        store: ViewStore,
+        view: View,
+        spool: Spool,
+        note: NoteFacts,
+        *,
+        checkpoint: Path,
+        continues: str | None = None,
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._spool = spool
+        self._note = note
+        self._checkpoint = checkpoint
+        self._continues = continues
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        table = rows.toArrow()  # The steps run now, and leave their files.
+        run = _run_of(rows)
+        self._store.commit_rows(
+            self._view.name,
+            table,
+            run=run,
+            batch=batch,
+            late_rows=self._spool.late(run, batch),
+            signs=signs_of(table),
+            continues=self._continues,
+            offsets=to_json(offsets_behind(self._checkpoint, batch)),
+        )
+        _note_operators(self._view, self._spool, self._note, run, batch)
+
+    def rehearse(self, rows: DataFrame) -> None:
+        table = rows.toArrow()
+        self._store.rehearse_rows(self._view.name, table, signs_of(table))
+
+
+class DeliverySink:
+    """Writes each batch to the place outside, and its late rows into the ledger."""
+
+    def __init__(
+        self, delivery: Delivery, stream: Stream, store: ViewStore, spool: Spool, note: NoteFacts
+    ) -> None:
+        self._delivery = delivery
+        self._stream = stream
+        self._store = store
+        self._spool = spool
+        self._note = note
+        self._writer: Writer | None = None
+        self._tried = ("", 0)
+        self._refusal: tuple[str, pa.Array] | None = None
+
+    def open(self) -> None:
+        """Fence those before us, and find out what does not fit; a place that is away is waited for later."""
+        try:
+            self._writer = self._delivery.to.open(self._stream)
+        except UnavailableError:
+            self._writer = None
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        table, run = rows.toArrow(), _run_of(rows)
+        late_rows = self._spool.late(run, batch)
+        self._tried = run, batch
+        if table.num_rows:
+            self._write(self._batch(table))
+        if late_rows:
+            self._store.note_late(self._delivery.name, late_rows, run=run, batch=batch)
+        _note_operators(self._delivery, self._spool, self._note, run, batch)
+
+    def rehearse(self, rows: DataFrame) -> None:
+        table = rows.toArrow()
+        with self._using() as writer:
+            if isinstance(writer, Rehearsing):
+                writer.rehearse(self._batch(table))
+                return
+        if self._refusal is not None:
+            reason, refused = self._refusal
+            if pc.any(pc.is_in(json_objects(rows_alone(table)), refused)).as_py():
+                raise RefusedError(reason)
+
+    def _write(self, batch: Batch) -> None:
+        """Write a batch; what the place refused of it is kept, for one that cannot rehearse."""
+        self._refusal = None
+        try:
+            with self._using() as writer:
+                writer.write(batch)
+        except RefusedError as error:
+            self._refusal = str(error), json_objects(batch.rows.take(pa.array(error.rows, pa.int64())))
+            raise
+
+    def _batch(self, table: pa.Table) -> Batch:
+        run, number = self._tried
+        return Batch(run=run, number=number, rows=rows_alone(table), signs=_sign_array(table))
+
+    @contextmanager
+    def _using(self) -> Iterator[Writer]:
+        if self._writer is None:
+            self._writer = self._delivery.to.open(self._stream)
+        try:
+            yield self._writer
+        except BaseException:
+            self.close()  # Whatever state it was in: the next try begins with a new one.
+            raise
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+def _note_operators(query: Query, spool: Spool, note: NoteFacts, run: str, batch: int) -> None:
+    """Tell what the query's operators said of a batch that is in its place, and let go of their files."""
+    facts = spool.facts(run, batch)
+    if facts:
+        note(query.name, {"batchId": batch, "operators": summarize_operators(facts)})
+    spool.clear(run, through=batch)
+
+
+def rows_alone(table: pa.Table) -> pa.Table:
+    """The rows without what is said beside them."""
+    return table.select([name for name in table.column_names if name not in BESIDE_ROWS])
+
+
+def _sign_array(table: pa.Table) -> pa.Array | None:
+    return table.column(CHANGE).combine_chunks() if CHANGE in table.column_names else None
+
+
+def signs_of(rows: pa.Table) -> list[int] | None:
+    """Which rows are put and which are taken back; None where the rows are no changes."""
+    return rows.column(CHANGE).to_pylist() if CHANGE in rows.column_names else None
+
+
+def dead_letter_sink(store: ViewStore, topic: Topic, bootstrap_servers: str, clock: Clock) -> BatchFunction:
+    """Append each batch's misfits to the dead-letter topic, with the reason, and count them."""
+    query = topic.dead_letters
+
+    def write(records: DataFrame, batch: int) -> None:
+        run = _run_of(records)
+        known = store.progress(query)
+        if known is not None and known.run == run and known.batch >= batch:
+            return
+        misfits = records.toArrow()
+        end = int(known.note.get("end", -1)) if known is not None and known.run == run else -1
+        if misfits.num_rows:
+            with Client(bootstrap_servers) as client:
+                target = TopicPartition(topic.dead_letters, 0)
+                client.create_topic(topic.dead_letters, partitions=1, configs=KEPT)
+                written = _written_origins(client, target, end)
+                letters = [r for r in _letters(misfits, topic, clock) if _origin(r) not in written]
+                client.append(target, letters)
+                end = client.offsets([target], LATEST)[target]
+        progress = Progress(run=run, batch=batch, note={"end": end})
+        # The topic holds dead letters only, so its end is their number, whatever happened on the way.
+        store.commit_progress(query, progress, counts={query: end} if end > 0 else None)
+
+    return write
+
+
+def _run_of(rows: DataFrame) -> str:
+    """The identity of the query's checkpoint; a new checkpoint is a new run."""
+    return str(rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+
+
+def _letters(misfits: pa.Table, topic: Topic, clock: Clock) -> list[Record]:
+    return [
+        Record(
+            key=row["key"],
+            value=row["value"],
+            timestamp_ms=clock.now_ms(),
+            headers=dead_letter_headers(
+                TopicPartition(row["topic"], row["partition"]), row["offset"], explain_misfit(row["value"], topic)
+            ),
+        )
+        for row in misfits.to_pylist()
+    ]
+
+
+def _origin(letter: Record) -> tuple[bytes | None, ...]:
+    headers = dict(letter.headers)
+    return tuple(headers.get(name) for name in ORIGIN_HEADERS)
+
+
+def _written_origins(client: Client, target: TopicPartition, end: int) -> set[tuple[bytes | None, ...]]:
+    """What stands in the dead-letter topic behind the end that was last noted: an interrupted batch's letters."""
+    at = end if end >= 0 else client.offsets([target], EARLIEST)[target]
+    latest = client.offsets([target], LATEST)[target]
+    origins: set[tuple[bytes | None, ...]] = set()
+    while at < latest:
+        data, behind = client.read(target, at)
+        origins.update(_origin(r) for place, _ in walk(data) for r in decode_batch(data, place) if r.offset >= at)
+        at = behind
+    return origins

@@ -1,0 +1,225 @@
+"""Definition: what a query computes, as far as its checkpoint depends on it; compared before the first batch.
+
+It lies in the query's checkpoint (`definition.json`), and goes with it. A change that the state can take is noted
+and the query goes on; any other is refused, because Spark would fail on it later in words that nobody understands,
+or, worse, would go on and mix old state with new meaning.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from headwater.app import Query, Topic
+from headwater.errors import ConflictError
+from headwater.spark.pipeline.batch_sinks import BESIDE_ROWS
+from headwater.spark.source.decoding import parse_schema
+
+FILE = "definition.json"
+
+Described = Mapping[str, Any]
+
+_STATEFUL = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join"}
+_NODE = re.compile(r"^[\s:+-]*~?(\w+)(.*)$")
+_IDENTITIES = re.compile(r"#\d+L?|-T\d+ms| at 0x[0-9a-f]+|@[0-9a-f]+")
+_WINDOW = "precisetimestampconversion"
+
+_GOES_ON = {"schema", "delay", "idle", "lateness", "partitions"}
+"""What may change under a checkpoint: the state keeps its meaning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """`operators` are ours in order, `native` Spark's own that keep state, `partitions` how many Spark uses."""
+
+    topics: Sequence[Described]
+    key: Sequence[str]
+    columns: Described
+    operators: Sequence[Described]
+    native: Sequence[str]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is not as it was."""
+
+    what: str
+    was: Any
+    now: Any
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the query can continue from its checkpoint."""
+        return self.what.rpartition(" ")[2] in _GOES_ON
+
+    def __str__(self) -> str:
+        return f"{self.what}: {_shown(self.was)} -> {_shown(self.now)}"
+
+
+def define(query: Query, rows: DataFrame, operators: Sequence[Described]) -> Definition:
+    """Describe a query by what its function made."""
+    plan = rows._jdf.queryExecution().analyzed().toString()
+    definition = Definition(
+        topics=[_describe_topic(topic) for topic in query.topics],
+        key=query.key,
+        columns={f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name not in BESIDE_ROWS},
+        operators=[_plain(operator) for operator in operators],
+        native=list(_native(plan)),
+        partitions=int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 0),
+    )
+    return _from_json(json.dumps(asdict(definition)))  # As it is when it is read back.
+
+
+def compare(was: Definition, now: Definition) -> list[Difference]:
+    """What has changed."""
+    found: list[Difference] = []
+    for field in fields(Definition):
+        found += _differences(field.name, getattr(was, field.name), getattr(now, field.name))
+    return found
+
+
+def check_definition(folder: Path, query: Query, now: Definition) -> list[Difference]:
+    """Compare with what the checkpoint in `folder` was made for; ConflictError if the query cannot go on from it.
+
+    The differences that are returned are those that do no harm.
+    """
+    was = read_definition(folder)
+    found = [] if was is None else compare(was, now)
+    fatal = [difference for difference in found if not difference.goes_on]
+    if fatal:
+        # What users wrote says more than what Spark made of it.
+        told = [difference for difference in fatal if not difference.what.startswith("native")] or fatal
+        changes = "; ".join(map(str, told))
+        raise ConflictError(
+            f"cannot go on with {query.kind} {query.name!r}: it is no longer what its checkpoint was made for; "
+            f"{changes}",
+            hint=ways_out(query),
+        )
+    return found
+
+
+def ways_out(query: Query) -> str:
+    """What to do where a query cannot go on from its checkpoint."""
+    ways = [
+        f"headwater rebuild {query.name} --from start: forget what there is, and begin with the first record",
+        f"headwater rebuild {query.name} --from now: keep what there is, and go on from here with empty state",
+        "give it another name: then both versions can be had side by side",
+    ]
+    if query.kind == "view":
+        anew = (
+            f"headwater rebuild {query.name}: compute it anew from the log, and swap it in when it has caught up"
+        )
+        ways.insert(0, anew)
+    return "do one of these, then run the app again:\n" + "\n".join(f"  - {way}" for way in ways)
+
+
+def read_definition(folder: Path) -> Definition | None:
+    """What the checkpoint in `folder` was made for; None where nothing says it."""
+    try:
+        return _from_json((folder / FILE).read_text())
+    except FileNotFoundError:
+        return None
+
+
+def write_definition(folder: Path, definition: Definition) -> None:
+    """Leave it with the checkpoint; whole, whatever is killed meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".{FILE}.{os.getpid()}"
+    part.write_text(json.dumps(asdict(definition), indent=1))
+    part.replace(folder / FILE)
+
+
+def keep_partitions(was: Definition | None, now: Definition) -> Definition:
+    """Spark goes on with the partitions that a checkpoint was made with, so that is what stays noted."""
+    return now if was is None else replace(now, partitions=was.partitions)
+
+
+def _from_json(text: str) -> Definition:
+    return Definition(**json.loads(text))
+
+
+def _describe_topic(topic: Topic) -> Described:
+    schema = (
+        {} if topic.schema is None else {f.name: f.dataType.simpleString() for f in parse_schema(topic).fields}
+    )
+    return {
+        "name": topic.name,
+        "schema": schema,
+        "event time": topic.event_time,
+        "delay": topic.delay,
+        "idle": topic.idle,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can have it and a reader wants it: `Tumbling('1 minute')`."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        told = ((f, getattr(value, f.name)) for f in fields(value))
+        parts = [
+            _written(part) if f.default is MISSING else f"{f.name}={_written(part)}"
+            for f, part in told
+            if f.default is MISSING or part != f.default
+        ]
+        return f"{type(value).__name__}({', '.join(parts)})"
+    return value if value is None or isinstance(value, str | int | float) else _IDENTITIES.sub("", repr(value))
+
+
+def _written(value: Any) -> str:
+    return repr(value) if isinstance(value, str) and not isinstance(value, Enum) else str(_plain(value))
+
+
+def _native(plan: str) -> Iterator[str]:
+    for line in plan.splitlines():
+        found = _NODE.match(line)
+        if found is None:
+            continue
+        node = _IDENTITIES.sub("", found[1] + found[2])
+        if found[1] in _STATEFUL:
+            yield node
+        elif found[1] == "Project" and _WINDOW in node:
+            # Spark writes a window out as arithmetic, which nobody would want to read.
+            yield f"time window {hashlib.sha256(node.encode()).hexdigest()[:8]}"
+
+
+def _differences(what: str, was: Any, now: Any) -> Iterator[Difference]:
+    """Look into what has names or numbers, so that a message says no more than what has changed."""
+    if was == now:
+        return
+    if isinstance(was, dict) and isinstance(now, dict) and what.rpartition(" ")[2] != "schema":
+        for name in dict.fromkeys([*was, *now]):
+            yield from _differences(f"{what} {name}", was.get(name), now.get(name))
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now) and what != "key":
+        for number, (one, other) in enumerate(zip(was, now, strict=True)):
+            yield from _differences(_item(what, number, other), one, other)
+    else:
+        yield Difference(what, was, now)
+
+
+def _item(what: str, number: int, item: Any) -> str:
+    """How to call one of several."""
+    name = item.get("name") if isinstance(item, dict) else None
+    return f"{what.removesuffix('s')} {name or number}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {part}" for name, part in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value)) or "none"
+    return str(value)

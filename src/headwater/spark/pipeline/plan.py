@@ -1,0 +1,171 @@
+"""A query's DataFrame: its topics are read, its function (the user's) is called, and what is wrong in it is told.
+
+The same function makes a stream or, for a computation over all that is in the log, a bounded DataFrame.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headwater.app import Query, Topic
+from headwater.errors import HeadwaterError, InvalidError
+from headwater.spark.kernels.query_context import surroundings
+from headwater.spark.kernels.spool import Spool
+from headwater.spark.pipeline.definition import Definition, define
+from headwater.spark.source.decoding import good_rows
+from headwater.spark.source.exclusions import Exclusions
+from headwater.spark.source.offsets import BOOTSTRAP, ISOLATION, READ_COMMITTED, Range, read_options, to_json
+from headwater.spark.source.source import COLUMNS, HeadwaterSource, read_range
+from headwater.store.generations import Starting
+from headwater.transmit.records.to_arrow import SCHEMA
+
+OFFSETS_PER_TRIGGER_MAX = 500_000
+"""Bounds a batch's memory; large enough that a backlog is worked off at full speed."""
+
+LOCAL_RECORDS_MAX = 20_000
+
+UPDATE, APPEND = "update", "append"
+"""Spark's own aggregates give new versions of rows; our operators append changes, and Spark chains only those."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A query as Spark will run it: what its function made, in which output mode, and what that means."""
+
+    query: Query
+    rows: DataFrame
+    mode: str
+    definition: Definition
+
+
+class Read(Protocol):
+    """How a topic becomes a DataFrame."""
+
+    def __call__(self, topic: Topic, *, every_partition: bool = False) -> DataFrame: ...
+
+
+def plan_query(query: Query, read: Read, spool: Spool) -> Plan:
+    """Call the query's function on streams; what is wrong with it is told as the user's mistake."""
+    with surroundings(spool) as around:
+        rows, mode = call_function(query, read), UPDATE
+    if around.operators:
+        # Now it is known that there are operators with a watermark, which want to see every partition.
+        with surroundings(spool) as around:
+            rows, mode = call_function(query, lambda topic: read(topic, every_partition=True)), APPEND
+    if not rows.isStreaming:
+        raise InvalidError(
+            f"cannot build {query.kind} {query.name!r}: its function must return a streaming DataFrame"
+        )
+    return Plan(query=query, rows=rows, mode=mode, definition=define(query, rows, around.meanings))
+
+
+def read_stream(
+    spark: SparkSession,
+    topic: Topic,
+    servers: str,
+    *,
+    every_partition: bool = False,
+    starting: Starting | None = None,
+    exclusions: Exclusions | None = None,
+) -> DataFrame:
+    """The records of a topic as they come, from the first on or from where `starting` says."""
+    offsets = (starting or {}).get(topic.name)
+    _register_source(spark)
+    return (
+        spark.readStream.format("headwater")
+        .options(**_selection(topic, servers))
+        .option("startingOffsets", "earliest" if offsets is None else json.dumps({topic.name: offsets}))
+        .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
+        .option("everyPartition", str(every_partition).lower())
+        .options(**_exclusion_options(exclusions, topic))
+        .load()
+    )
+
+
+def read_all(
+    spark: SparkSession, topic: Topic, servers: str, *, exclusions: Exclusions | None = None
+) -> DataFrame:
+    """The records of a topic that are there now."""
+    _register_source(spark)
+    options = {**_selection(topic, servers), **_exclusion_options(exclusions, topic)}
+    return spark.read.format("headwater").options(**options).load()
+
+
+def read_part(
+    spark: SparkSession, topic: Topic, servers: str, ranges: Sequence[Range], exclusions: Mapping[str, str]
+) -> DataFrame:
+    """The records of a topic in these ranges, at most one of each partition, without the excluded."""
+    options = {**_selection(topic, servers), **exclusions}
+    if sum(r.end - r.start for r in ranges) <= LOCAL_RECORDS_MAX:
+        # Few are read here: to plan a read by workers takes longer than to read them.
+        read = read_options(options, streaming=False)
+        batches = [batch for r in ranges for batch in read_range(read, r)]
+        # In one piece, as a task would get them: the function may look at rows together.
+        return spark.createDataFrame(pa.Table.from_batches(batches, SCHEMA), COLUMNS).coalesce(1)
+    _register_source(spark)
+    del options["subscribe"]
+    options["assign"] = json.dumps({topic.name: [r.partition.partition for r in ranges]})
+    options["startingOffsets"] = json.dumps(to_json({r.partition: r.start for r in ranges}))
+    options["endingOffsets"] = json.dumps(to_json({r.partition: r.end for r in ranges}))
+    return spark.read.format("headwater").options(**options).load()
+
+
+def _selection(topic: Topic, servers: str) -> dict[str, str]:
+    # What another app has begun to write and given up is not there.
+    return {BOOTSTRAP: servers, "subscribe": topic.name, ISOLATION: READ_COMMITTED}
+
+
+def _exclusion_options(exclusions: Exclusions | None, topic: Topic) -> dict[str, str]:
+    return {} if exclusions is None else exclusions.options(topic.name)
+
+
+def _register_source(spark: SparkSession) -> None:
+    # Anew for each load: what Spark finds by itself shares one map of environment variables between all queries,
+    # and one that starts adds to it while another serializes it ("Task not serializable").
+    spark.dataSource.register(HeadwaterSource)
+
+
+def call_function(query: Query, read: Callable[[Topic], DataFrame]) -> DataFrame:
+    """Call the query's function; what is wrong in it is told as the user's mistake, with the query's name."""
+    attempt = f"cannot build {query.kind} {query.name!r}"
+    try:
+        rows = query.function(*(good_rows(read(topic), topic) for topic in query.topics))
+    except HeadwaterError as error:
+        raise InvalidError(f"{attempt}: {error}", hint=error.hint) from error
+    except PySparkException as error:
+        raise InvalidError(f"{attempt}: {first_line(error)}") from error
+    except Exception as error:
+        raise InvalidError(f"{attempt}: {type(error).__name__}: {error} ({_line_of(query, error)})") from error
+    if not isinstance(rows, DataFrame):
+        raise InvalidError(f"{attempt}: its function must return a streaming DataFrame")
+    missing = [name for name in query.key if name not in rows.columns]
+    if missing:
+        raise InvalidError(
+            f"{attempt}: key column {', '.join(map(repr, missing))} is not in its result, "
+            f"which has: {', '.join(rows.columns)}"
+        )
+    return rows
+
+
+def first_line(error: PySparkException) -> str:
+    """Spark's message without the plan that follows it."""
+    message = (error.getMessage() if hasattr(error, "getMessage") else None) or str(error)
+    return message.strip().splitlines()[0]
+
+
+def _line_of(query: Query, error: BaseException) -> str:
+    """Where in the user's function it happened."""
+    code = query.function.__code__
+    line = code.co_firstlineno
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == code.co_filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"{Path(code.co_filename).name}, line {line}"

@@ -1,0 +1,73 @@
+"""Computes windows again that rows came too late for, from all that is in the log; then nothing is late.
+
+The stream has let go of these windows, so nobody else writes them.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headwater.app import View
+from headwater.errors import InvalidError
+from headwater.spark.operators.windowed import WINDOW
+from headwater.spark.pipeline.batch_sinks import signs_of
+from headwater.spark.pipeline.plan import call_function, read_all
+from headwater.spark.source.exclusions import Exclusions
+from headwater.store.columns import instant_text
+from headwater.store.late import LateRow
+from headwater.store.views import ViewStore
+
+_PAGE = 10_000
+
+
+def reprocess_late(
+    view: View, spark: SparkSession, store: ViewStore, servers: str, exclusions: Exclusions | None = None
+) -> int:
+    """Bring a view's late rows in; return how many they were. What missed no window stays."""
+    late = _all_late(store, view.name)
+    waiting = [row for row in late if not row.reprocessed and row.window_start is not None]
+    if not waiting:
+        return 0
+    rows = call_function(view, partial(read_all, spark, servers=servers, exclusions=exclusions))
+    if WINDOW not in rows.columns:
+        raise InvalidError(
+            f"cannot reprocess late rows of view {view.name!r}: its rows do not say of which window they are",
+            hint=f"have its function keep the column {WINDOW!r}, or compute the whole view anew from "
+            f"the log: headwater rebuild {view.name}",
+        )
+    numbers = [row.number for row in waiting]
+    table = rows.toArrow()
+    store.commit_late(view.name, table, numbers, signs=signs_of(table), affected=_missed(waiting))
+    return len(waiting)
+
+
+def _all_late(store: ViewStore, view: str) -> list[LateRow]:
+    rows: list[LateRow] = []
+    while page := store.late_rows(view, after=rows[-1].number if rows else 0, limit=_PAGE):
+        rows += page
+    return rows
+
+
+def _missed(late: Sequence[LateRow]) -> Callable[[dict[str, Any]], bool]:
+    """Whether a row of the view is of a key and of a time that late rows are of.
+
+    Sessions may have grown together with what came late, so windows are compared by overlap, not by name.
+    """
+    spans: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    names = tuple(late[0].key)
+    for row in late:
+        assert row.window_start is not None
+        assert row.window_end is not None
+        window = instant_text(row.window_start), instant_text(row.window_end)
+        spans[json.dumps(list(row.key.values()))].add(window)
+
+    def affected(row: dict[str, Any]) -> bool:
+        key = json.dumps([row.get(name) for name in names])
+        window = row[WINDOW]
+        return any(start < window["end"] and window["start"] < end for start, end in spans.get(key, ()))
+
+    return affected

@@ -1,0 +1,7 @@
+"""Java and the Spark session.
+
+java     find a Java installation
+session  start Spark
+jvm      notice that Spark's Java process has died
+workers  settings of a Python worker process
+"""

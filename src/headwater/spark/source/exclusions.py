@@ -1,0 +1,127 @@
+"""Which records a query leaves out: those its function failed on, and those that came back for another query.
+
+A record that a query leaves out is in the topic's dead-letter topic, in a letter with the query's name, so the
+list is derived from the log. A small file keeps what was read of it, so that a start need not read all letters:
+
+    {"read": {"orders.deadletter": 18}, "excluded": {"orders": {"0": [5, 17]}}}
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from headwater.app import Query, Topic
+from headwater.record import TopicPartition
+from headwater.spark.source.offsets import Excluded
+from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.redrive import read_records
+from headwater.transmit.records.batch import Buffer, decode_batch, walk
+from headwater.transmit.records.dead_letters import ONLY_HEADER, read_dead_letter
+
+_ONLY = ONLY_HEADER.encode()
+
+
+class Exclusions:
+    """The records that one query leaves out. `reader` is its name in letters, `app.query`."""
+
+    def __init__(self, path: Path, reader: str, topics: Iterable[Topic]) -> None:
+        self.reader = reader
+        self._path = path
+        self._letters = [TopicPartition(topic.dead_letters, 0) for topic in topics]
+        known = json.loads(path.read_text()) if path.exists() else {"read": {}, "excluded": {}}
+        self._read: dict[str, int] = known["read"]
+        self._excluded: dict[TopicPartition, set[int]] = {
+            TopicPartition(topic, int(number)): set(offsets)
+            for topic, partitions in known["excluded"].items()
+            for number, offsets in partitions.items()
+        }
+
+    def __len__(self) -> int:
+        return sum(len(offsets) for offsets in self._excluded.values())
+
+    def __contains__(self, record: tuple[TopicPartition, int]) -> bool:
+        partition, offset = record
+        return offset in self._excluded.get(partition, ())
+
+    def catch_up(self, client: Client) -> None:
+        """Take in the letters that were written since the last time."""
+        there = client.topics([letters.topic for letters in self._letters])
+        before = json.dumps(self._read)
+        for letters in self._letters:
+            if letters.topic in there:
+                self._take(client, letters)
+        if json.dumps(self._read) != before:
+            with suppress(OSError):  # It can be read from the log again.
+                self._save()
+
+    def options(self, topic: str, *, also: Iterable[tuple[TopicPartition, int]] = ()) -> dict[str, str]:
+        """The source's options for a topic that the query reads; `also` is left out, too, though not for good."""
+        unwanted = {tp: set(offsets) for tp, offsets in self._excluded.items()}
+        for tp, offset in also:
+            unwanted.setdefault(tp, set()).add(offset)
+        ours = {tp: sorted(offsets) for tp, offsets in unwanted.items() if tp.topic == topic}
+        options = {"readerName": self.reader}
+        if ours:
+            options["excludedOffsets"] = json.dumps({topic: {str(tp.partition): ours[tp] for tp in sorted(ours)}})
+        return options
+
+    def _take(self, client: Client, letters: TopicPartition) -> None:
+        at, end = self._read.get(letters.topic, 0), client.offsets([letters], LATEST)[letters]
+        for record in read_records(client, letters, at if at <= end else 0):
+            letter = read_dead_letter(letters, record)
+            if letter is not None and letter.query == self.reader:
+                self._excluded.setdefault(letter.origin, set()).add(letter.origin_offset)
+        self._read[letters.topic] = end
+
+    def _save(self) -> None:
+        excluded: dict[str, dict[str, list[int]]] = {}
+        for tp in sorted(self._excluded):
+            excluded.setdefault(tp.topic, {})[str(tp.partition)] = sorted(self._excluded[tp])
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        part = self._path.with_suffix(".part")
+        with part.open("w") as file:
+            json.dump({"read": self._read, "excluded": excluded}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._path)
+
+
+def exclusions_of(data: Path, app: str, query: Query, servers: str) -> Exclusions:
+    """What a query of an app leaves out, as of now."""
+    exclusions = Exclusions(data / "excluded" / f"{query.name}.json", f"{app}.{query.name}", query.topics)
+    with Client(servers) as client:
+        exclusions.catch_up(client)
+    return exclusions
+
+
+def leave_out(
+    rows: pa.RecordBatch, data: Buffer, partition: TopicPartition, excluded: Excluded, reader: str | None
+) -> pa.RecordBatch:
+    """The rows decoded from `data`, without those that a reader is not to see."""
+    unwanted = set(dict(excluded).get(partition, ()))
+    if reader is not None:
+        unwanted |= {offset for offset, name in _addressed(data).items() if name != reader.encode()}
+    if not unwanted:
+        return rows
+    offsets = rows.column("offset").to_numpy()
+    keep = [int(offset) not in unwanted for offset in offsets]
+    return rows if all(keep) else rows.filter(pa.array(keep))
+
+
+def _addressed(data: Buffer) -> Mapping[int, bytes | None]:
+    """The records that are for one reader only. Each was appended by itself, so most batches need no look."""
+    found: dict[int, bytes | None] = {}
+    for at, header in walk(data):
+        if header.count != 1 or header.is_control:
+            continue
+        if not header.compression and _ONLY not in bytes(memoryview(data)[at : at + header.size]):
+            continue
+        (record,) = decode_batch(data, at)
+        for name, value in record.headers:
+            if name == ONLY_HEADER:
+                found[record.offset] = value
+    return found

@@ -1,0 +1,283 @@
+"""The log as a Spark data source, `format("headwater")`: streaming and batch reads, and writes.
+
+It speaks Kafka's protocol, so it reads Apache Kafka as well. Records go from the broker to Spark as Arrow
+batches. Options and columns are those of Spark's Kafka source.
+"""
+
+import time
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headwater.errors import InvalidError, UnavailableError
+from headwater.record import TopicPartition
+from headwater.spark.session.workers import settle
+from headwater.spark.source.exclusions import leave_out
+from headwater.spark.source.offsets import (
+    Bound,
+    Offsets,
+    OffsetsJson,
+    Range,
+    SourceOptions,
+    from_json,
+    limit_offsets,
+    read_options,
+    split,
+    to_json,
+)
+from headwater.spark.source.writer import ArrowProducer, producer_options
+from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.records.to_arrow import to_arrow
+
+COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+)
+HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
+
+PATIENCE_S = 60.0
+"""How long a broker may be away (being restarted, say) before the query fails."""
+
+T = TypeVar("T")
+
+
+class HeadwaterSource(DataSource):
+    """The log, for `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "headwater"
+
+    def schema(self) -> str:
+        with_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
+        return COLUMNS + (HEADERS_COLUMN if with_headers else "")
+
+    def reader(self, schema: StructType) -> "LogReader":
+        return LogReader(read_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> "LogStreamReader":  # noqa: N802
+        return LogStreamReader(read_options(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> "LogWriter":
+        return LogWriter(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "LogStreamWriter":  # noqa: N802
+        return LogStreamWriter(self.options, schema)
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """A range of offsets for one task."""
+
+    range: Range
+
+
+class LogReader(DataSourceReader):
+    """Reads what is there, from a starting to an ending bound."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with _client(options) as client:
+            found = _partitions(client, options)
+            start = _resolve(client, found, options.starting)
+            end = _resolve(client, found, options.ending, otherwise=LATEST)
+            start = {tp: min(offset, end[tp]) for tp, offset in start.items()}
+        return [RangePartition(r) for r in split(start, end, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark asks for one partition, None, where there are none.
+        return read_range(self._options, partition.range) if isinstance(partition, RangePartition) else iter(())
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads micro-batches. Lives in a process on the driver; only its options travel to the tasks."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._client: Client | None = None
+        self._stop_at: Offsets | None = None
+        self._latest: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_client": None, "_stop_at": None, "_latest": None}
+
+    def initialOffset(self) -> OffsetsJson:  # noqa: N802
+        return to_json(self._ask(lambda c: _resolve(c, _partitions(c, self._options), self._options.starting)))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        rows = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._stop_at = self._find_latest()
+
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
+        known = from_json(start)
+        self._latest = self._stop_at or self._find_latest()
+        # A partition that has appeared since is read from its beginning.
+        appeared = [tp for tp in self._latest if tp not in known]
+        if appeared:
+            known.update(self._ask(lambda c: c.offsets(appeared, EARLIEST)))
+        # A log that was deleted and made anew is shorter than what we have read; partitions() says so.
+        latest = {tp: max(end, known[tp]) for tp, end in self._latest.items()}
+        if isinstance(limit, ReadMaxRows):
+            latest = limit_offsets(known, latest, limit.max_rows)
+        return to_json({**known, **latest})
+
+    def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
+        return None if self._latest is None else to_json(self._latest)
+
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[InputPartition]:
+        begin, until = from_json(start), from_json(end)
+        changed = [tp for tp in until if until[tp] != begin.get(tp)]
+        if not changed:
+            return []
+        earliest = self._ask(lambda c: c.offsets(changed, EARLIEST))
+        begin = {tp: begin.get(tp, earliest[tp]) for tp in changed}
+        lost = {tp: (begin[tp], earliest[tp]) for tp in changed if begin[tp] < earliest[tp]}
+        if lost and self._options.fail_on_data_loss:
+            raise InvalidError(
+                "records are gone before they were read: "
+                + ", ".join(f"{tp} from {at} to {first}" for tp, (at, first) in lost.items())
+                + "; set failOnDataLoss to false to go on without them"
+            )
+        begin = {tp: max(begin[tp], earliest[tp]) for tp in changed}
+        if self._options.every_partition:
+            # A task for each, in the same order each time: then a task's number stands for its partition.
+            return [RangePartition(Range(tp, begin.get(tp, until[tp]), until[tp])) for tp in sorted(until)]
+        ranges = split(begin, {tp: until[tp] for tp in changed}, self._options.min_partitions)
+        return [RangePartition(r) for r in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        settle()
+        return read_range(self._options, partition.range)
+
+    def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def _find_latest(self) -> Offsets:
+        return self._ask(lambda c: c.offsets(_partitions(c, self._options), LATEST))
+
+    def _ask(self, question: Callable[[Client], T]) -> T:
+        """Ask the broker, with patience while it is away."""
+        client = self._client = self._client or _client(self._options)
+        return _patiently(lambda: question(client))
+
+
+class LogWriter(DataSourceArrowWriter):
+    """Appends the rows of a batch query to the log."""
+
+    def __init__(self, options: MutableMapping[str, str], schema: StructType) -> None:
+        self._options = producer_options(options, schema.fieldNames())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with ArrowProducer(self._options) as producer:
+            for batch in iterator:
+                producer.send(batch)
+        return WriterCommitMessage()
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """Appends the rows of each micro-batch: at least once, since a repeated batch is appended again."""
+
+    def __init__(self, options: MutableMapping[str, str], schema: StructType) -> None:
+        self._writer = LogWriter(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._writer.write(iterator)
+
+
+# -- shared by both readers -----------------------------------------------------------------------------------
+
+
+def _client(options: SourceOptions) -> Client:
+    return Client(options.bootstrap_servers, read_committed=options.read_committed)
+
+
+def _partitions(client: Client, options: SourceOptions) -> list[TopicPartition]:
+    """The partitions to read; a topic that was named but is not there is an error."""
+    topics = client.topics(None if options.pattern is not None else options.named_topics)
+    missing = [name for name in options.named_topics if name not in topics]
+    if missing:
+        raise InvalidError(
+            f"cannot read topic {', '.join(map(repr, missing))}: it does not exist at "
+            f"{options.bootstrap_servers}; create it: headwater topic create {missing[0]}"
+        )
+    if options.assigned:
+        return list(options.assigned)
+    return [
+        TopicPartition(name, number)
+        for name, info in topics.items()
+        if options.wants(name)
+        for number in info.leaders
+    ]
+
+
+def _resolve(
+    client: Client, partitions: Sequence[TopicPartition], bound: Bound, *, otherwise: int = EARLIEST
+) -> Offsets:
+    """Turn a bound into offsets; partitions that a bound leaves out are at `otherwise`."""
+    if bound.everywhere is not None:
+        wanted = dict.fromkeys(partitions, bound.everywhere)
+    else:
+        each = dict(bound.each)
+        unknown = [str(tp) for tp in each if tp not in partitions]
+        if unknown:
+            raise InvalidError(f"offsets are given for partitions that are not read: {', '.join(unknown)}")
+        wanted = {tp: each.get(tp, otherwise) for tp in partitions}
+    fixed = {} if bound.is_time else {tp: at for tp, at in wanted.items() if at >= 0}
+    looked_up = client.offsets_at({tp: at for tp, at in wanted.items() if tp not in fixed})
+    behind_the_end = [tp for tp, at in looked_up.items() if at < 0]
+    if behind_the_end:
+        looked_up.update(client.offsets(behind_the_end, LATEST))
+    return {**looked_up, **fixed}
+
+
+def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """Read a range, in a task or wherever its records are wanted."""
+    at = wanted.start
+    if at >= wanted.end:
+        return
+    with _client(options) as client:
+        while at < wanted.end:
+            data, at_next = _patiently(lambda: client.read(wanted.partition, at))  # noqa: B023
+            batch = to_arrow(data, wanted.partition, at, wanted.end, include_headers=options.include_headers)
+            batch = leave_out(batch, data, wanted.partition, options.excluded, options.reader)
+            if batch.num_rows:
+                yield batch
+            at = at_next
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    deadline = time.monotonic() + PATIENCE_S
+    pause_s = 0.1
+    while True:
+        try:
+            return call()
+        except UnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 2.0)

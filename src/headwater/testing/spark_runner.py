@@ -1,0 +1,174 @@
+"""Transcripts on Spark: each action is a micro-batch of a real query, whose rows tell watermark and clock.
+
+What was read from the files of a run's folder, state included, is all that the query knows after a restart.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headwater.process.kernel import BEGINNING
+from headwater.process.windows.kernel import WindowedKernel
+from headwater.process.windows.windowing import Windowing
+from headwater.spark.kernels.frames import from_arrow, spark_schema
+from headwater.spark.kernels.query_context import surroundings
+from headwater.spark.kernels.runner import Limits, Times, run_kernel
+from headwater.spark.kernels.spool import Spool
+from headwater.spark.session.session import spark_session
+
+WATERMARK, CLOCK = "_told_watermark", "_told_clock"
+
+_LIMITS = Limits(buckets=2)
+"""Each bucket costs time in every batch, and a transcript has few keys."""
+
+
+class _Crash(Exception):
+    """What a transcript asked for."""
+
+
+class SparkRunner:
+    """One run of a chain of computations as a streaming query."""
+
+    def __init__(self, spark: SparkSession, windowings: Sequence[Any], schema: pl.Schema) -> None:
+        self._spark = spark
+        self._folder = Path(tempfile.mkdtemp(prefix="headwater-transcript-"))
+        (self._folder / "in").mkdir()
+        self._spool = Spool(str(self._folder / "spool"))
+        self._rows = pl.DataFrame(schema={**schema, WATERMARK: pl.Int64, CLOCK: pl.Int64})
+        self._kernels: list[Any] = []
+        for one in windowings:
+            self._kernels.append(WindowedKernel.of(one, schema) if isinstance(one, Windowing) else one)
+            schema = self._kernels[-1].output_schema
+        self._actions = 0
+        self._watermark = BEGINNING
+        self._clock = 0
+        self._crashes = False
+        self._output: dict[int, pl.DataFrame] = {}
+        self._query = self._start()
+
+    def send(self, rows: pl.DataFrame) -> None:
+        self._act(rows.select(*(name for name in self._rows.columns if name in rows.columns)))
+
+    def advance_watermark(self, to: int) -> None:
+        self._watermark = to
+        self._act(None)
+
+    def advance_clock(self, to: int) -> None:
+        self._clock = to
+        self._act(None)
+
+    def crash(self) -> None:
+        """Lose the result of the batch to come after it was computed; the query is started again."""
+        self._crashes = True
+
+    def restart(self) -> None:
+        self._query.stop()
+        self._query = self._start()
+
+    def take_output(self) -> pl.DataFrame:
+        output = [frame for _, frame in sorted(self._output.items())]
+        self._output.clear()
+        return pl.concat(output) if output else pl.DataFrame()
+
+    def take_late(self) -> pl.DataFrame:
+        """The late rows of the first computation."""
+        files = sorted((self._folder / "spool").glob("*/*/windowed-0-*.late"))
+        late = [pl.read_ipc(file.read_bytes()) for file in files]
+        for file in files:
+            file.unlink()
+        return pl.concat(late) if late else pl.DataFrame()
+
+    def close(self) -> None:
+        self._query.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _act(self, rows: pl.DataFrame | None) -> None:
+        """Give the query one file, and wait until it is done with it."""
+        time = pl.DataFrame({WATERMARK: [self._watermark], CLOCK: [self._clock]}, schema_overrides=_TIMES)
+        parts = [self._rows, time] if rows is None else [self._rows, rows, time]
+        batch = pl.concat(parts, how="diagonal")
+        path = self._folder / f"{self._actions:05}.parquet"
+        batch.write_parquet(path)
+        # Spark takes files in the order of their times.
+        os.utime(path, (1_000_000_000 + self._actions,) * 2)
+        path.rename(self._folder / "in" / path.name)
+        self._actions += 1
+        is_to_crash = self._crashes
+        try:
+            self._query.processAllAvailable()
+        except StreamingQueryException:
+            if not is_to_crash:
+                raise
+            self._query = self._start()
+            self._query.processAllAvailable()
+
+    def _start(self) -> StreamingQuery:
+        source = self._spark.readStream.schema(spark_schema(self._rows)).option("maxFilesPerTrigger", 1)
+        with surroundings(self._spool):
+            changes = self._chain(source.parquet(str(self._folder / "in")))
+        return (
+            changes.writeStream.foreachBatch(self._take)
+            .outputMode("append")
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+
+    def _chain(self, rows: DataFrame) -> DataFrame:
+        for number, kernel in enumerate(self._kernels):
+            is_windowed = isinstance(kernel, WindowedKernel)
+            is_last = number == len(self._kernels) - 1
+            rows = run_kernel(
+                rows,
+                kernel,
+                by=kernel.windowing.by if is_windowed else kernel.by,
+                times=Times(
+                    event_time=kernel.windowing.time if is_windowed else None, watermark=WATERMARK, clock=CLOCK
+                ),
+                limits=_LIMITS,
+                told={} if is_last else {"watermark": WATERMARK, "clock": CLOCK},
+                tell_always=not is_last,
+            )
+        return rows
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        found = from_arrow(rows.toArrow())
+        if self._crashes:
+            self._crashes = False
+            raise _Crash("this transcript crashes here")
+        if found.height:
+            self._output[batch] = found
+
+
+_TIMES: Any = {WATERMARK: pl.Int64, CLOCK: pl.Int64}
+
+
+def make_runners() -> Callable[[Sequence[Any], pl.Schema], SparkRunner]:
+    """A function that makes runners in the session that is there, or in one that ends with this process."""
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        ends = ExitStack()
+        atexit.register(ends.close)
+        folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="headwater-spark-"))
+        spark = ends.enter_context(
+            spark_session("transcripts", master="local[2]", log_file=Path(folder) / "spark.log")
+        )
+    running: list[SparkRunner] = []
+
+    def make(windowings: Sequence[Any], schema: pl.Schema) -> SparkRunner:
+        while running:
+            running.pop().close()
+        running.append(SparkRunner(spark, windowings, schema))
+        return running[0]
+
+    return make

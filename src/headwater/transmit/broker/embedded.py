@@ -1,0 +1,106 @@
+"""Broker: the log inside your process, on a thread of its own.
+
+with hw.Broker() as broker:
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+"""
+
+import asyncio
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from headwater.clock import Clock, SystemClock
+from headwater.errors import ClosedError
+from headwater.record import TopicPartition
+from headwater.transmit.broker.node import BrokerSettings
+from headwater.transmit.broker.server import Server, serve
+
+
+class Broker:
+    """A broker on a free port, in a directory of its own that goes with it, unless told otherwise.
+
+    `settings` are those of BrokerSettings, such as `num_partitions` or `durability`.
+    """
+
+    def __init__(
+        self,
+        data: str | Path | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        # Without a directory the settings are checked first, so that a mistake in them leaves none behind.
+        self._settings = BrokerSettings(data=Path(data or "."), host=host, port=port, **settings)
+        self._temporary = None if data is not None else tempfile.TemporaryDirectory(prefix="headwater-")
+        if self._temporary is not None:
+            self._settings = replace(self._settings, data=Path(self._temporary.name))
+        self._clock = clock or SystemClock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._server: Server | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address to give to Kafka clients."""
+        if self._server is None:
+            raise ClosedError("the broker is not running: use it in a `with` statement, or call start()")
+        endpoint = self._server.endpoint
+        return f"{endpoint.host}:{endpoint.port}"
+
+    @property
+    def recovered(self) -> list[tuple[TopicPartition, int]]:
+        """What was cut off when the directory was opened: partitions, and how many bytes."""
+        return [] if self._server is None else self._server.recovered
+
+    def metrics(self) -> str:
+        """What Prometheus scrapes: offsets, lags, requests, memory."""
+        if self._server is None:
+            raise ClosedError("the broker is not running: use it in a `with` statement, or call start()")
+        return str(self._call(_metrics(self._server)))
+
+    def start(self) -> Self:
+        """Start it; what is wrong (a port in use, a directory in use) is raised here."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="headwater-broker", daemon=True)
+        self._thread.start()
+        try:
+            self._server = self._call(serve(self._settings, self._clock))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Write everything to the disk and stop."""
+        if self._loop is None or self._thread is None:
+            return
+        if self._server is not None:
+            self._call(self._server.close())
+            self._server = None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _call(self, coroutine: Any) -> Any:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+async def _metrics(server: Server) -> str:
+    return server.metrics()

@@ -1,0 +1,317 @@
+"""What admin clients ask besides topics and configs, as far as one node has an answer."""
+
+import logging
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kafka.protocol.admin import (
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsResponse,
+    CreateAclsResponse,
+    DeleteAclsResponse,
+    DeleteRecordsResponse,
+    DescribeAclsResponse,
+    DescribeLogDirsResponse,
+    DescribeTopicPartitionsResponse,
+    DescribeUserScramCredentialsResponse,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsResponse,
+)
+from kafka.protocol.consumer import OffsetDeleteResponse
+
+from headwater.record import TopicPartition
+from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers.permissions import ON_TOPIC, bits
+from headwater.transmit.broker.node import NODE_ID, Node
+from headwater.transmit.log.partition import LEADER_EPOCH
+from headwater.transmit.wire.codes import Code
+
+logger = logging.getLogger(__name__)
+
+_TO_THE_END = -1  # instead of an offset: everything that readers can see
+
+
+# -- records and where they are -------------------------------------------------------------------------------
+
+
+def delete_records(node: Node, request: Any, asker: Asker) -> Any:
+    """Let logs start later."""
+    shape = DeleteRecordsResponse.DeleteRecordsTopicResult
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for asked in topic.partitions:
+            code, low = _delete_before(node, topic.name, asked)
+            partitions.append(
+                shape.DeleteRecordsPartitionResult(
+                    partition_index=asked.partition_index, low_watermark=low, error_code=code
+                )
+            )
+        topics.append(shape(name=topic.name, partitions=partitions))
+    return DeleteRecordsResponse(topics=topics)
+
+
+def _delete_before(node: Node, topic: str, asked: Any) -> tuple[Code, int]:
+    partition = node.topics.partition(topic, asked.partition_index)
+    if partition is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, -1
+    log = partition.log
+    offset = log.high_watermark if asked.offset == _TO_THE_END else asked.offset
+    if not partition.config.delete:
+        return Code.POLICY_VIOLATION, -1
+    if not 0 <= offset <= log.high_watermark:
+        return Code.OFFSET_OUT_OF_RANGE, -1
+    try:
+        partition.delete_before(offset)
+    except OSError as error:
+        logger.error("cannot delete records of %s before offset %d: %s", partition.name, offset, error)
+        return Code.KAFKA_STORAGE_ERROR, -1
+    return Code.NONE, log.start_offset
+
+
+def describe_log_dirs(node: Node, request: Any, asker: Asker) -> Any:
+    shape = DescribeLogDirsResponse.DescribeLogDirsResult
+    directory = node.settings.data / "log"
+    wanted = None if request.topics is None else {(t.topic, n) for t in request.topics for n in t.partitions}
+    topics: dict[str, list[Any]] = {}
+    for partition in node.topics.partitions():
+        if wanted is None or partition.name in wanted:
+            topics.setdefault(partition.name.topic, []).append(
+                shape.DescribeLogDirsTopic.DescribeLogDirsPartition(
+                    partition_index=partition.name.partition,
+                    partition_size=partition.log.size_bytes,
+                    offset_lag=0,
+                    is_future_key=False,
+                )
+            )
+    disk = shutil.disk_usage(node.settings.data)
+    return DescribeLogDirsResponse(
+        error_code=Code.NONE,
+        results=[
+            shape(
+                error_code=Code.NONE,
+                log_dir=str(directory),
+                topics=[
+                    shape.DescribeLogDirsTopic(name=name, partitions=partitions)
+                    for name, partitions in topics.items()
+                ],
+                total_bytes=disk.total,
+                usable_bytes=disk.free,
+            )
+        ],
+    )
+
+
+def describe_topic_partitions(node: Node, request: Any, asker: Asker) -> Any:
+    """Topics in the order of their names, a page at a time."""
+    shape = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+    names = sorted({topic.name for topic in request.topics} or {entry.name for entry in node.topics.entries()})
+    cursor = request.cursor
+    room = max(1, request.response_partition_limit)
+    topics: list[Any] = []
+    following = None
+    for name in names:
+        if cursor is not None and name < cursor.topic_name:
+            continue
+        entry = node.topics.entry(name)
+        if entry is None:
+            topics.append(shape(error_code=Code.UNKNOWN_TOPIC_OR_PARTITION, name=name, partitions=[]))
+            continue
+        first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+        if room == 0:
+            following = (name, first)
+            break
+        last = min(entry.partitions, first + room)
+        partitions = [_partition(shape, number) for number in range(first, last)]
+        topics.append(
+            shape(
+                error_code=Code.NONE,
+                name=name,
+                topic_id=entry.id,
+                partitions=partitions,
+                topic_authorized_operations=bits(ON_TOPIC, asked=True),
+            )
+        )
+        room -= len(partitions)
+        if last < entry.partitions:
+            following = (name, last)
+            break
+    next_cursor = following and DescribeTopicPartitionsResponse.Cursor(
+        topic_name=following[0], partition_index=following[1]
+    )
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
+
+
+def _partition(shape: Any, number: int) -> Any:
+    return shape.DescribeTopicPartitionsResponsePartition(
+        error_code=Code.NONE, partition_index=number, leader_id=NODE_ID, leader_epoch=LEADER_EPOCH,
+        replica_nodes=[NODE_ID], isr_nodes=[NODE_ID], eligible_leader_replicas=[], last_known_elr=[],
+        offline_replicas=[],
+    )  # fmt: skip
+
+
+# -- replicas: there is one -----------------------------------------------------------------------------------
+
+
+def elect_leaders(node: Node, request: Any, asker: Asker) -> Any:
+    """The only replica leads already."""
+    shape = ElectLeadersResponse.ReplicaElectionResult
+    if request.topic_partitions is None:
+        asked: Iterable[tuple[str, Iterable[int]]] = (
+            (entry.name, range(entry.partitions)) for entry in node.topics.entries()
+        )
+    else:
+        asked = ((topic.topic, topic.partitions) for topic in request.topic_partitions)
+    return ElectLeadersResponse(
+        error_code=Code.NONE,
+        replica_election_results=[
+            shape(topic=topic, partition_result=[_election(node, shape, topic, n) for n in numbers])
+            for topic, numbers in asked
+        ],
+    )
+
+
+def _election(node: Node, shape: Any, topic: str, number: int) -> Any:
+    found = node.topics.partition(topic, number) is not None
+    return shape.PartitionResult(
+        partition_id=number,
+        error_code=Code.ELECTION_NOT_NEEDED if found else Code.UNKNOWN_TOPIC_OR_PARTITION,
+        error_message="the only replica leads already" if found else f"there is no partition {topic}-{number}",
+    )
+
+
+def list_partition_reassignments(node: Node, request: Any, asker: Asker) -> Any:
+    return ListPartitionReassignmentsResponse(error_code=Code.NONE, error_message=None, topics=[])
+
+
+def alter_partition_reassignments(node: Node, request: Any, asker: Asker) -> Any:
+    """Staying on this node is granted, leaving it is not; there is nothing to cancel."""
+    shape = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+    return AlterPartitionReassignmentsResponse(
+        error_code=Code.NONE,
+        error_message=None,
+        responses=[
+            shape(
+                name=topic.name,
+                partitions=[_reassignment(node, shape, topic.name, asked) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _reassignment(node: Node, shape: Any, topic: str, asked: Any) -> Any:
+    code, message = Code.NONE, None
+    if node.topics.partition(topic, asked.partition_index) is None:
+        code, message = Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{asked.partition_index}"
+    elif asked.replicas is None:
+        code, message = Code.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being reassigned"
+    elif list(asked.replicas) != [NODE_ID]:
+        code, message = Code.INVALID_REPLICA_ASSIGNMENT, f"there is one node, {NODE_ID}"
+    return shape.ReassignablePartitionResponse(
+        partition_index=asked.partition_index, error_code=code, error_message=message
+    )
+
+
+def alter_replica_log_dirs(node: Node, request: Any, asker: Asker) -> Any:
+    """Staying in the only directory is granted; there is no other to move to."""
+    shape = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+    results = []
+    for asked in request.dirs:
+        here = Path(asked.path) == node.settings.data / "log"
+        for topic in asked.topics:
+            partitions = [
+                shape.AlterReplicaLogDirPartitionResult(
+                    partition_index=number, error_code=_move(node, topic.name, number, here=here)
+                )
+                for number in topic.partitions
+            ]
+            results.append(shape(topic_name=topic.name, partitions=partitions))
+    return AlterReplicaLogDirsResponse(results=results)
+
+
+def _move(node: Node, topic: str, number: int, *, here: bool) -> Code:
+    if node.topics.partition(topic, number) is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
+    return Code.NONE if here else Code.LOG_DIR_NOT_FOUND
+
+
+# -- groups ---------------------------------------------------------------------------------------------------
+
+
+def offset_delete(node: Node, request: Any, asker: Asker) -> Any:
+    """Forget committed offsets of partitions that no member of the group is reading."""
+    shape = OffsetDeleteResponse.OffsetDeleteResponseTopic
+    group = node.groups.get(request.group_id)
+    committed = node.catalog.committed_offsets(request.group_id)
+    if group is None and not committed:
+        return OffsetDeleteResponse(error_code=Code.GROUP_ID_NOT_FOUND, topics=[])
+    if group is not None and group.members:
+        # What its members read is in an assignment that only they can tell, so all of it counts as read.
+        code = Code.GROUP_SUBSCRIBED_TO_TOPIC
+    else:
+        code = Code.NONE
+        asked = [TopicPartition(t.name, p.partition_index) for t in request.topics for p in t.partitions]
+        node.catalog.delete_offsets(request.group_id, asked)
+    return OffsetDeleteResponse(
+        error_code=Code.NONE,
+        topics=[
+            shape(
+                name=topic.name,
+                partitions=[
+                    shape.OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=code)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+# -- what one node for one user does not have -----------------------------------------------------------------
+
+_NO_SECURITY = "no authorizer is configured: every client may do everything"
+
+
+def describe_acls(node: Node, request: Any, asker: Asker) -> Any:
+    return DescribeAclsResponse(error_code=Code.SECURITY_DISABLED, error_message=_NO_SECURITY, resources=[])
+
+
+def create_acls(node: Node, request: Any, asker: Asker) -> Any:
+    return CreateAclsResponse(
+        results=[
+            CreateAclsResponse.AclCreationResult(error_code=Code.SECURITY_DISABLED, error_message=_NO_SECURITY)
+            for _ in request.creations
+        ]
+    )
+
+
+def delete_acls(node: Node, request: Any, asker: Asker) -> Any:
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsResponse.DeleteAclsFilterResult(
+                error_code=Code.SECURITY_DISABLED, error_message=_NO_SECURITY, matching_acls=[]
+            )
+            for _ in request.filters
+        ]
+    )
+
+
+def describe_user_scram_credentials(node: Node, request: Any, asker: Asker) -> Any:
+    """Nobody has a password."""
+    shape = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+    return DescribeUserScramCredentialsResponse(
+        error_code=Code.NONE,
+        error_message=None,
+        results=[
+            shape(
+                user=user.name,
+                error_code=Code.RESOURCE_NOT_FOUND,
+                error_message=f"there is no user {user.name!r}",
+                credential_infos=[],
+            )
+            for user in request.users or []
+        ],
+    )

@@ -1,0 +1,235 @@
+"""Configs: describing every one of them, and changing those that can be."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka.protocol.admin import (
+    AlterConfigsResponse,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesResponse,
+)
+
+from headwater.errors import HeadwaterError, InvalidError, UnavailableError
+from headwater.transmit import configs
+from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.node import NODE_ID, Node
+from headwater.transmit.configs import TABLES, ConfigValue, InvalidConfig, Kind, Type, split_list
+from headwater.transmit.groups.settings import check_config as check_group_config
+from headwater.transmit.wire.codes import Code
+
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+_CLIENT_METRICS = 16  # what ListConfigResources was first made for
+_KINDS_ONLY_FROM = 1  # the version from which it lists other kinds, too
+
+
+class UnknownTopic(InvalidError):
+    """There is no such topic."""
+
+
+# -- describing -----------------------------------------------------------------------------------------------
+
+
+def describe_configs(node: Node, request: Any, asker: Asker) -> Any:
+    return DescribeConfigsResponse(results=[_describe(node, asked, request) for asked in request.resources])
+
+
+def _describe(node: Node, asked: Any, request: Any) -> Any:
+    code, message = Code.NONE, None
+    values: Mapping[str, ConfigValue] = {}
+    try:
+        values = _values(node, asked.resource_type, asked.resource_name)
+    except InvalidError as error:
+        code, message = _code(error), str(error)
+    wanted = asked.configuration_keys
+    return DescribeConfigsResponse.DescribeConfigsResult(
+        error_code=code,
+        error_message=message,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+        configs=[
+            _described(value, request)
+            for name, value in values.items()
+            if not wanted or name in wanted  # clients of old send an empty list for all
+        ],
+    )
+
+
+def _described(value: ConfigValue, request: Any) -> Any:
+    shape = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
+    return shape(
+        name=value.config.name,
+        value=value.value,
+        read_only=value.config.read_only,
+        config_source=value.source,
+        is_sensitive=False,
+        synonyms=[
+            shape.DescribeConfigsSynonym(name=name, value=text, source=source)
+            for name, text, source in (value.synonyms if request.include_synonyms else ())
+        ],
+        config_type=value.config.type,
+        documentation=value.config.doc if request.include_documentation else None,
+    )
+
+
+def _values(node: Node, kind: int, name: str) -> dict[str, ConfigValue]:
+    if kind == Kind.TOPIC:
+        entry = node.topics.entry(name)
+        if entry is None:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return node.topics.topic_configs(entry)
+    if kind == Kind.BROKER:
+        _check_broker(name)
+        return node.topics.broker_configs()
+    if kind == Kind.GROUP:
+        return configs.group_values(_set_on(node, Kind.GROUP, name))
+    raise InvalidError(f"resources of type {kind} have no configs here")
+
+
+def _check_broker(name: str) -> None:
+    if name not in ("", str(NODE_ID)):
+        raise InvalidError(f"there is no broker {name!r}, only {NODE_ID}")
+
+
+def list_config_resources(node: Node, request: Any, asker: Asker) -> Any:
+    """The topics, the broker, and the groups that have configs of their own."""
+    if asker.version < _KINDS_ONLY_FROM:
+        wanted = {_CLIENT_METRICS}  # there are none
+    else:
+        wanted = set(request.resource_types) or set(Kind)
+    names = {
+        Kind.TOPIC: [entry.name for entry in node.topics.entries()],
+        Kind.BROKER: [str(NODE_ID)],
+        Kind.GROUP: node.group_store.configured(),
+    }
+    return ListConfigResourcesResponse(
+        error_code=Code.NONE,
+        config_resources=[
+            ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
+            for kind in Kind
+            if kind in wanted
+            for name in names[kind]
+        ],
+    )
+
+
+# -- changing -------------------------------------------------------------------------------------------------
+
+
+def alter_configs(node: Node, request: Any, asker: Asker) -> Any:
+    """Replace all that is set on a resource, as the old request does."""
+
+    def replaced(asked: Any, known: dict[str, str]) -> dict[str, str]:
+        return {config.name: config.value for config in asked.configs if config.value is not None}
+
+    return _alter_all(node, request, AlterConfigsResponse, replaced)
+
+
+def incremental_alter_configs(node: Node, request: Any, asker: Asker) -> Any:
+    """Set, unset, append to and take from single configs."""
+
+    def changed(asked: Any, known: dict[str, str]) -> dict[str, str]:
+        for config in asked.configs:
+            known = _change(node, asked, config, known)
+        return known
+
+    return _alter_all(node, request, IncrementalAlterConfigsResponse, changed)
+
+
+Change = Callable[[Any, dict[str, str]], dict[str, str]]
+
+
+def _alter_all(node: Node, request: Any, response: Any, change: Change) -> Any:
+    results = []
+    for asked in request.resources:
+        code, message = Code.NONE, None
+        try:
+            _alter(node, asked, change, validate_only=request.validate_only)
+        except (InvalidError, UnavailableError) as error:
+            code, message = _code(error), str(error)
+        results.append(
+            response.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+            )
+        )
+    return response(responses=results)
+
+
+def _alter(node: Node, asked: Any, change: Change, *, validate_only: bool) -> None:
+    if asked.resource_type not in list(Kind):
+        raise InvalidError(f"resources of type {asked.resource_type} have no configs here")
+    kind, name = Kind(asked.resource_type), asked.resource_name
+    if kind is Kind.BROKER:
+        _check_broker(name)
+    known = _set_on(node, kind, name)
+    fresh = change(asked, known)
+    configs.check_configs(kind, fresh)
+    if kind is Kind.GROUP:
+        _check_group(name, fresh)
+    fixed = [key for key in fresh.keys() | known.keys() if TABLES[kind][key].read_only]
+    if fixed and fresh != known:
+        raise InvalidConfig(f"cannot change {', '.join(sorted(fixed))}: it is set when the broker starts")
+    if validate_only:
+        return
+    if kind is Kind.TOPIC:
+        node.catalog.set_topic_configs(name, fresh)
+        node.topics.apply_configs([name])
+    elif kind is Kind.GROUP:
+        node.group_store.set_configs(name, fresh)
+    else:
+        node.catalog.set_configs(kind, name, fresh)
+        node.topics.apply_configs(entry.name for entry in node.topics.entries())
+
+
+def _check_group(name: str, fresh: Mapping[str, str]) -> None:
+    """What the settings of a group mean says more about them than their types do."""
+    if not name:
+        raise InvalidError("cannot change the configs of a group without a name")
+    for key, value in fresh.items():
+        try:
+            check_group_config(key, value)
+        except InvalidError as error:
+            raise InvalidConfig(str(error)) from error
+
+
+def _set_on(node: Node, kind: Kind, name: str) -> dict[str, str]:
+    if kind is Kind.GROUP:
+        return dict(node.group_store.configs(name))
+    if kind is Kind.BROKER:
+        return node.catalog.configs(kind).get(name, {})
+    entry = node.topics.entry(name)
+    if entry is None:
+        raise UnknownTopic(f"there is no topic {name!r}")
+    return entry.configs
+
+
+def _change(node: Node, asked: Any, config: Any, known: dict[str, str]) -> dict[str, str]:
+    name, operation = config.name, config.config_operation
+    others = {key: value for key, value in known.items() if key != name}
+    if operation == _DELETE:
+        return others
+    if config.value is None:
+        raise InvalidConfig(f"configuration {name} is to be changed, but there is no value")
+    if operation == _SET:
+        return {**others, name: config.value}
+    row = TABLES[Kind(asked.resource_type)].get(name)
+    if operation not in (_APPEND, _SUBTRACT) or row is None or row.type is not Type.LIST:
+        raise InvalidConfig(f"operation {operation} does not fit configuration {name}: it is not a list")
+    values = split_list(_values(node, asked.resource_type, asked.resource_name)[name].value)
+    given = split_list(config.value)
+    if operation == _APPEND:
+        values += [value for value in given if value not in values]
+    else:
+        values = [value for value in values if value not in given]
+    return {**others, name: ",".join(values)}
+
+
+def _code(error: HeadwaterError) -> Code:
+    if isinstance(error, UnavailableError):
+        return Code.KAFKA_STORAGE_ERROR
+    if isinstance(error, UnknownTopic):
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
+    return Code.INVALID_CONFIG if isinstance(error, InvalidConfig) else Code.INVALID_REQUEST

@@ -1,0 +1,129 @@
+"""Looking at groups of every kind, and deleting them."""
+
+from typing import Any
+
+from kafka.protocol.admin import DeleteGroupsResponse, DescribeGroupsResponse, ListGroupsResponse
+
+from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers.classic_groups import CODES
+from headwater.transmit.broker.handlers.permissions import ON_GROUP, told
+from headwater.transmit.broker.handlers.share_admin import share_group_state
+from headwater.transmit.broker.node import Node
+from headwater.transmit.groups.classic_rounds import Group, GroupError, GroupState
+from headwater.transmit.groups.consumer import ConsumerGroup
+from headwater.transmit.groups.store import GroupKind
+from headwater.transmit.wire.codes import Code
+
+_NOT_FOUND_FROM = 6
+_CONSUMER = "consumer"
+
+
+def list_groups(node: Node, request: Any, asker: Asker) -> Any:
+    """Groups with members, and those that have only left something behind."""
+    states = [state.lower() for state in request.states_filter or []]
+    types = [kind.lower() for kind in request.types_filter or []]
+    return ListGroupsResponse(
+        error_code=Code.NONE,
+        groups=[
+            ListGroupsResponse.ListedGroup(
+                group_id=name, protocol_type=protocol_type, group_state=state, group_type=kind.value
+            )
+            for name, kind, state, protocol_type in _all_groups(node)
+            if (not states or state.lower() in states) and (not types or kind.value in types)
+        ],
+    )
+
+
+def _all_groups(node: Node) -> list[tuple[str, GroupKind, str, str]]:
+    """Name, kind, state and protocol type of every group."""
+    kinds = node.group_store.kinds()
+    found: list[tuple[str, GroupKind, str, str]] = []
+    for name, kind in kinds.items():
+        if kind is GroupKind.SHARE:
+            share = node.queues.group(name)
+            found.append((name, kind, share_group_state(share) if share else "Empty", "share"))
+        else:
+            group = node.consumers.get(name) or ConsumerGroup(id=name)
+            found.append((name, kind, group.state, _CONSUMER))
+    classic = {group.id: group for group in node.groups.all()}
+    for name in node.catalog.groups():
+        classic.setdefault(name, Group(id=name, protocol_type=_CONSUMER))
+    found += [
+        (group.id, GroupKind.CLASSIC, group.state.value, group.protocol_type or "")
+        for group in classic.values()
+        if group.id not in kinds
+    ]
+    return found
+
+
+def describe_groups(node: Node, request: Any, asker: Asker) -> Any:
+    groups = [_described(node, name, asker) for name in request.groups]
+    for group in groups:
+        group.authorized_operations = told(ON_GROUP, asked=request.include_authorized_operations)
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _described(node: Node, name: str, asker: Asker) -> Any:
+    shape = DescribeGroupsResponse.DescribedGroup
+    group = node.groups.get(name)
+    if name in node.group_store.kinds():
+        group = None  # it speaks another protocol and has a request of its own
+    elif group is None and name in node.catalog.groups():
+        group = Group(id=name, protocol_type=_CONSUMER)
+    if group is None:
+        # Old versions know no such error and are told that the group is dead.
+        code = Code.GROUP_ID_NOT_FOUND if asker.version >= _NOT_FOUND_FROM else Code.NONE
+        return shape(
+            error_code=code,
+            error_message=f"there is no group {name!r}",
+            group_id=name,
+            group_state=GroupState.DEAD.value,
+            protocol_type="",
+            protocol_data="",
+            members=[],
+        )
+    return shape(
+        error_code=Code.NONE,
+        error_message=None,
+        group_id=name,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=group.protocol or "",
+        members=[
+            shape.DescribedGroupMember(
+                member_id=member.id,
+                group_instance_id=member.request.instance_id,
+                client_id=member.request.client_id,
+                client_host=member.request.client_host,
+                member_metadata=member.metadata(group.protocol),
+                member_assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def delete_groups(node: Node, request: Any, asker: Asker) -> Any:
+    node.groups.expire(node.clock.monotonic())  # members whose time is over must not be in the way
+    return DeleteGroupsResponse(
+        results=[
+            DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=CODES[_delete(node, name)])
+            for name in request.groups_names
+        ]
+    )
+
+
+def _delete(node: Node, name: str) -> GroupError:
+    kind = node.group_store.kinds().get(name)
+    if kind is not None:
+        group = node.queues.group(name) if kind is GroupKind.SHARE else node.consumers.get(name)
+        if group is not None and group.members:
+            return GroupError.NON_EMPTY
+        node.queues.delete(name)
+        node.consumers.delete(name)
+    elif node.groups.get(name) is None and name not in node.catalog.groups():
+        return GroupError.NOT_FOUND
+    error = node.groups.delete(name)
+    if error is GroupError.NONE:
+        node.catalog.delete_group(name)
+    return error

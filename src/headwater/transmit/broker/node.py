@@ -1,0 +1,152 @@
+"""Node: what one broker has and is, for the handlers to work on.
+
+On disk, below the broker's directory:
+
+    broker.lock                    held by the process that runs it
+    meta.db                        topics, committed offsets, producer ids (catalog), transactions (ledger)
+    log/<topic>-<partition>-<id>/  the segments of a partition
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwater.clock import Clock
+from headwater.errors import InvalidError
+from headwater.transmit.broker.counters import Counters
+from headwater.transmit.broker.fetch_sessions import FetchSessions
+from headwater.transmit.broker.request_memory import Intake
+from headwater.transmit.groups.classic import Groups
+from headwater.transmit.groups.consumer import Consumers
+from headwater.transmit.groups.share.share_groups import Queues
+from headwater.transmit.groups.store import GroupStore
+from headwater.transmit.log.partition import LogSettings
+from headwater.transmit.quotas import Entity, Quotas
+from headwater.transmit.topics.catalog import Catalog
+from headwater.transmit.topics.group_commit import Durability
+from headwater.transmit.topics.topics import Topics
+from headwater.transmit.transactions.coordinator import Coordinator, TransactionSettings
+from headwater.transmit.transactions.store import Ledger
+
+logger = logging.getLogger(__name__)
+
+NODE_ID = 1
+CLUSTER_ID = "headwater"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """How a broker behaves; Kafka's names, with `_` for `.`."""
+
+    data: Path
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertised_host: str | None = None
+    """What clients are told to connect to; the listening host if None."""
+    num_partitions: int = 1
+    """Of a topic that is created without saying."""
+    auto_create_topics_enable: bool = True
+    durability: Durability = Durability.FSYNC
+    """Its name as text does, too."""
+    segment_bytes: int = 1 << 30
+    message_max_bytes: int = 1_048_588
+    log_retention_check_interval_ms: int = 300_000
+    log_cleaner_backoff_ms: int = 15_000
+    producer_id_expiration_ms: int = 86_400_000
+    transaction_max_timeout_ms: int = 15 * 60_000
+    transactional_id_expiration_ms: int = 7 * 86_400_000
+    group_initial_rebalance_delay_ms: int = 0
+    """How long the first member of an empty group waits for others; Kafka's own default is 3000."""
+    accept_any_replication_factor: bool = False
+    """Whether a topic that asks for three replicas gets the one there is, and not an error."""
+    queued_max_request_bytes: int = 128 << 20
+    """Of all requests that are being received or wait for the disk; beyond it clients are not read from."""
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "durability", Durability(self.durability))
+        except ValueError:
+            raise InvalidError(
+                f"cannot read durability {self.durability!r}: expected {', '.join(Durability)}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where clients find this node."""
+
+    host: str
+    port: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """The parts of a running broker. Used from its loop only."""
+
+    settings: BrokerSettings
+    endpoint: Endpoint
+    clock: Clock
+    catalog: Catalog
+    topics: Topics
+    groups: Groups
+    transactions: Coordinator
+    group_store: GroupStore
+    queues: Queues
+    consumers: Consumers
+    fetch_sessions: FetchSessions
+    intake: Intake
+    counters: Counters
+    quotas: Quotas
+
+
+def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Node:
+    """Open what is on disk, recovering what a crash left behind."""
+    catalog = Catalog(settings.data / "meta.db")
+    topics = Topics(
+        settings.data / "log",
+        catalog,
+        log_settings=LogSettings(segment_bytes=settings.segment_bytes),
+        durability=settings.durability,
+        static_configs={
+            "advertised.listeners": f"PLAINTEXT://{endpoint.host}:{endpoint.port}",
+            "num.partitions": str(settings.num_partitions),
+            "auto.create.topics.enable": str(settings.auto_create_topics_enable).lower(),
+            "message.max.bytes": str(settings.message_max_bytes),
+            "group.initial.rebalance.delay.ms": str(settings.group_initial_rebalance_delay_ms),
+            "headwater.any.replication.factor": str(settings.accept_any_replication_factor).lower(),
+            "log.dirs": str(settings.data / "log"),
+            "log.retention.check.interval.ms": str(settings.log_retention_check_interval_ms),
+            "log.cleaner.backoff.ms": str(settings.log_cleaner_backoff_ms),
+        },
+    )
+    for partition in topics.partitions():
+        if partition.log.damage:
+            logger.error(
+                "opened read-only up to the damage, nothing was cut: %s: %s", partition.name, partition.log.damage
+            )
+    transactions = Coordinator(
+        Ledger(settings.data / "meta.db"),
+        topics,
+        TransactionSettings(
+            timeout_ms_max=settings.transaction_max_timeout_ms,
+            id_expiration_ms=settings.transactional_id_expiration_ms,
+        ),
+        clock.now_ms,
+    )
+    group_store = GroupStore(settings.data / "meta.db")
+    return Node(
+        settings=settings,
+        endpoint=endpoint,
+        clock=clock,
+        catalog=catalog,
+        topics=topics,
+        groups=Groups(settings.group_initial_rebalance_delay_ms / 1000),
+        transactions=transactions,
+        group_store=group_store,
+        queues=Queues(topics, group_store, clock),
+        consumers=Consumers(topics.sizes),
+        fetch_sessions=FetchSessions(),
+        intake=Intake(settings.queued_max_request_bytes),
+        counters=Counters(),
+        quotas=Quotas({Entity(*who): values for who, values in catalog.quotas().items()}),
+    )

@@ -1,0 +1,82 @@
+"""Readers that retention is about to overtake: groups whose next record will be deleted before long.
+
+Nobody is asked before records are deleted, so it is told beforehand. "Before long" is when a tenth less of
+`retention.ms` or `retention.bytes` would be enough to delete them now: with seven days, most of a day ahead.
+Records that go to an archive stay readable and are in no danger.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from headwater.record import TopicPartition
+from headwater.transmit.configs import TopicConfig
+from headwater.transmit.groups.share.share_groups import Queues
+from headwater.transmit.log.partition import PartitionLog
+from headwater.transmit.log.retention import NO_LIMIT, expired_by_size, expired_by_time
+from headwater.transmit.topics.catalog import Catalog
+from headwater.transmit.topics.topics import Topics
+from headwater.transmit.topics.upkeep import newest_ms
+
+AHEAD = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endangered:
+    """A group that has not read what is before the offset `before`, which will be deleted soon."""
+
+    group: str
+    partition: TopicPartition
+    offset: int
+    before: int
+
+    @property
+    def records(self) -> int:
+        return self.before - self.offset
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group!r} is at offset {self.offset} of {self.partition}; what is before {self.before} "
+            f"will be deleted soon: {self.records} records; let it catch up, or raise the topic's retention.ms "
+            "or retention.bytes"
+        )
+
+
+def endangered(catalog: Catalog, topics: Topics, queues: Queues, now_ms: int) -> Iterator[Endangered]:
+    """Every group that retention is about to overtake, in each partition; groups of queues, too."""
+    before = {p.name: deleted_soon(p.log, p.config, now_ms) for p in topics.partitions()}
+    for group in catalog.groups():
+        yield from _of_group(group, {tp: at.offset for tp, at in catalog.committed_offsets(group).items()}, before)
+    for queue in queues.groups():
+        starts = {
+            TopicPartition(entry.name, number): share.start
+            for (topic_id, number), share in queues.shares(queue.id).items()
+            if (entry := topics.entry(topic_id)) is not None
+        }
+        yield from _of_group(queue.id, starts, before)
+
+
+def deleted_soon(log: PartitionLog, config: TopicConfig, now_ms: int) -> int:
+    """The offset before which records will be deleted before long."""
+    if not config.delete or config.archive_dir or log.damage is not None:
+        return log.start_offset
+    local = [segment for segment in log.segments if segment.size and not segment.path.is_symlink()]
+    old = expired_by_time(map(newest_ms, local), now_ms=now_ms, retention_ms=_less(config.retention_ms))
+    large = expired_by_size(
+        (segment.size for segment in local[:-1]),
+        total_bytes=sum(segment.size for segment in local),
+        retention_bytes=_less(config.retention_bytes),
+    )
+    gone = local[: max(old, large)]
+    return gone[-1].next_offset if gone else log.start_offset
+
+
+def _of_group(
+    group: str, offsets: Mapping[TopicPartition, int], before: Mapping[TopicPartition, int]
+) -> Iterator[Endangered]:
+    for partition, offset in sorted(offsets.items()):
+        if offset < before.get(partition, 0):
+            yield Endangered(group=group, partition=partition, offset=offset, before=before[partition])
+
+
+def _less(limit: int) -> int:
+    return limit if limit == NO_LIMIT else round(limit * (1 - AHEAD))

@@ -1,0 +1,189 @@
+"""Sockets around `broker`: clients are taken in (`connection` answers them), and what has to happen from time to
+time does.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import sqlite3
+
+from headwater.clock import Clock
+from headwater.errors import ConflictError, InvalidError
+from headwater.locks import FolderLock
+from headwater.record import TopicPartition
+from headwater.transmit.broker.connection import CHUNK_BYTES, Connection
+from headwater.transmit.broker.metrics import render
+from headwater.transmit.broker.node import BrokerSettings, Endpoint, Node, open_node
+from headwater.transmit.broker.retention_risk import endangered
+from headwater.transmit.groups.settings import CONSUMER_SESSION_MS
+from headwater.transmit.topics.group_commit import INTERVAL_S
+from headwater.transmit.topics.upkeep import Upkeep
+
+logger = logging.getLogger(__name__)
+
+EXPIRE_EVERY_S = 0.1
+TRANSACTIONS_EVERY_S = 0.5
+PRODUCERS_EVERY_S = 60.0
+BACKLOG = 512
+ACCEPT_AGAIN_S = 1.0
+
+
+class Listener:
+    """Takes in clients until it is closed."""
+
+    def __init__(self, listening: socket.socket, node: Node) -> None:
+        self.connections: set[Connection] = set()
+        self._socket = listening
+        self._node = node
+        self._chunk = memoryview(bytearray(CHUNK_BYTES))
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        """Take in no more; those who are in stay."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(BACKLOG):
+            try:
+                client, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor is left, say: the client stays in the queue meanwhile
+                logger.error("cannot take in a client: %s; trying again in %s s", error, ACCEPT_AGAIN_S)
+                self._loop.remove_reader(self._socket)
+                self._pause = self._loop.call_later(ACCEPT_AGAIN_S, self._listen)
+                return
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            Connection(client, self._node, self.connections, self._chunk)
+
+
+class Server:
+    """Listens for clients until it is closed."""
+
+    def __init__(self, node: Node, listener: Listener, lock: FolderLock) -> None:
+        self.endpoint = node.endpoint
+        self.recovered = [
+            (partition.name, partition.log.recovered_bytes)
+            for partition in node.topics.partitions()
+            if partition.log.recovered_bytes
+        ]
+        """Partitions whose last segment was cut when it was opened, and by how many bytes."""
+        self._node = node
+        self._listener = listener
+        self._lock = lock
+        self._upkeep = Upkeep(
+            node.topics,
+            node.clock,
+            retention_every_s=node.settings.log_retention_check_interval_ms / 1000,
+            clean_every_s=node.settings.log_cleaner_backoff_ms / 1000,
+        )
+        self._tasks = [
+            asyncio.create_task(self._upkeep.run()),
+            asyncio.create_task(self._expire_groups()),
+            asyncio.create_task(self._sync_logs()),
+            asyncio.create_task(self._end_transactions()),
+            asyncio.create_task(self._expire_producers()),
+            asyncio.create_task(self._warn_of_retention()),
+        ]
+
+    def metrics(self) -> str:
+        """What Prometheus scrapes; to be called in the broker's loop."""
+        return render(self._node)
+
+    async def close(self) -> None:
+        """Stop listening, let go of clients, and close the files."""
+        self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(connection.close() for connection in list(self._listener.connections)))
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._node.transactions.close()
+        self._upkeep.close()
+        await self._node.queues.close()
+        await self._node.topics.close()
+        self._node.catalog.close()
+        self._lock.release()
+
+    async def _expire_groups(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_EVERY_S)
+            now = self._node.clock.monotonic()
+            self._node.groups.expire(now)
+            self._node.queues.expire(now)
+            self._node.consumers.expire(now, self._session_s)
+
+    def _session_s(self, group: str) -> float:
+        return self._node.queues.settings(group).number(CONSUMER_SESSION_MS) / 1000
+
+    async def _sync_logs(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self._node.topics.sync_all()
+
+    async def _end_transactions(self) -> None:
+        while True:
+            try:
+                self._node.transactions.tick()  # at once, so that what a crash cut short is finished first
+            except sqlite3.Error as error:  # a full disk, say: what could not be noted is tried again
+                logger.error("cannot look after transactions: %s", error)
+            await asyncio.sleep(TRANSACTIONS_EVERY_S)
+
+    async def _warn_of_retention(self) -> None:
+        """Say once of each group that it is about to lose records, as often as that changes."""
+        told: dict[tuple[str, TopicPartition], int] = {}
+        while True:
+            node = self._node
+            for each in endangered(node.catalog, node.topics, node.queues, node.clock.now_ms()):
+                if told.get((each.group, each.partition)) != each.before:
+                    told[each.group, each.partition] = each.before
+                    logger.warning("%s", each)
+            await asyncio.sleep(self._node.settings.log_retention_check_interval_ms / 1000)
+
+    async def _expire_producers(self) -> None:
+        while True:
+            await asyncio.sleep(PRODUCERS_EVERY_S)
+            self._node.topics.expire_producers(
+                self._node.clock.now_ms(), self._node.settings.producer_id_expiration_ms
+            )
+
+
+async def serve(settings: BrokerSettings, clock: Clock) -> Server:
+    """Open the data directory, take the address and start to answer."""
+    lock = FolderLock(settings.data, "broker.lock", holder="broker")
+    listening = None
+    try:
+        listening = _bind(settings)
+        host, port = listening.getsockname()[:2]
+        node = open_node(settings, Endpoint(host=settings.advertised_host or host, port=port), clock)
+    except BaseException:
+        if listening is not None:
+            listening.close()
+        lock.release()
+        raise
+    return Server(node, Listener(listening, node), lock)
+
+
+def _bind(settings: BrokerSettings) -> socket.socket:
+    address = f"{settings.host}:{settings.port}"
+    try:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConflictError(
+                f"cannot listen on {address}: the address is in use",
+                hint="stop the other program, or choose another port with --listen (port 0 takes a free one)",
+            ) from error
+        raise InvalidError(f"cannot listen on {address}: {error.strerror or error}") from error

@@ -1,0 +1,8 @@
+"""The blocking client of our own processes, for our broker and for Apache Kafka.
+
+client                          connections, metadata, offsets, record batches in and out
+topics, groups, quotas          administration
+transactions                    a transactional producer
+lag                             how far groups are behind
+redrive                         move dead letters back to their topics, exactly once
+"""

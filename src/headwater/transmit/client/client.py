@@ -1,0 +1,432 @@
+"""The small client of our own processes: metadata, offsets, raw batches in and out. Blocking, no threads.
+
+It speaks to any Kafka broker, several of them too (each partition is asked of its leader). It hands out record
+batches as bytes, because those who use it (the Spark source, above all) decode them by the column. Users have
+better clients for everything else. Not thread-safe: one client a thread.
+"""
+
+import socket
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+)
+
+from headwater.errors import HeadwaterError, InvalidError, RefusedError, UnavailableError
+from headwater.record import Record, TopicPartition
+from headwater.transmit.records.batch import batches_of, encode_batch, walk
+from headwater.transmit.records.control import drop_aborted
+from headwater.transmit.wire.apis import APIS
+from headwater.transmit.wire.codes import Code
+from headwater.transmit.wire.frame import LENGTH, skip_tags
+
+LATEST, EARLIEST = -1, -2
+TIMEOUT_S = 30.0
+FETCH_BYTES = 4 << 20
+_FETCH_WAIT_MS = 500
+_PAUSE_S = 0.05
+IN_FLIGHT_MAX = 5
+"""Unanswered requests to a node: of so many batches a partition remembers that it has them."""
+# Above these, records and offsets name topics by id only, and transactions are for brokers among themselves or of
+# the protocol's version 2; names and version 1 are what we have.
+_VERSION_CAPS = {
+    FetchRequest.API_KEY: 12,
+    ProduceRequest.API_KEY: 9,
+    MetadataRequest.API_KEY: 12,
+    OffsetCommitRequest.API_KEY: 9,
+    OffsetFetchRequest.API_KEY: 9,
+    AddPartitionsToTxnRequest.API_KEY: 3,
+    InitProducerIdRequest.API_KEY: 5,
+    EndTxnRequest.API_KEY: 4,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """A topic and the node that leads each of its partitions."""
+
+    name: str
+    leaders: Mapping[int, int]
+
+
+class Client:
+    """A connection to a cluster, made when it is first needed."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "headwater",
+        timeout_s: float = TIMEOUT_S,
+        read_committed: bool = False,
+    ) -> None:
+        """With `read_committed`, offsets end before undecided transactions, and aborted records are left out."""
+        self._bootstrap = _parse_servers(bootstrap_servers)
+        self._bootstrap_servers = bootstrap_servers
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._isolation_level = 1 if read_committed else 0
+        self._nodes: dict[int, tuple[str, int]] = {}
+        self._connections: dict[tuple[str, int], _Connection] = {}
+        self._topics: dict[str, TopicInfo] = {}
+
+    # -- topics -----------------------------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None, *, auto_create: bool = False) -> dict[str, TopicInfo]:
+        """The topics there are, or those of the given ones that exist.
+
+        With `auto_create` the broker is asked to create those that do not, which it does if its settings say so.
+        """
+        wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=n) for n in names]
+        response = self._call(None, MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create))
+        self._nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        found = {
+            topic.name: TopicInfo(
+                name=topic.name, leaders={p.partition_index: p.leader_id for p in topic.partitions}
+            )
+            for topic in response.topics
+            if topic.error_code == Code.NONE
+        }
+        self._topics.update(found)
+        return found
+
+    def create_topic(self, name: str, *, partitions: int = -1, configs: Mapping[str, str] | None = None) -> None:
+        """Create a topic, and wait until it can be used; one that is there already is fine."""
+        shape = CreateTopicsRequest.CreatableTopic
+        topic = shape(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=-1,
+            assignments=[],
+            configs=[shape.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=int(self._timeout_s * 1000), validate_only=False)
+        (result,) = self._call(None, request).topics
+        if result.error_code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
+            raise InvalidError(f"cannot create topic {name!r}: {result.error_message or result.error_code}")
+        _wait_for_leaders(self, name, deadline=time.monotonic() + self._timeout_s)
+
+    # -- offsets ----------------------------------------------------------------------------------------------
+
+    def offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        """The offset of each partition at EARLIEST, LATEST, or the first record at a time in milliseconds.
+
+        A time later than the last record gives -1.
+        """
+        return self.offsets_at(dict.fromkeys(partitions, at))
+
+    def offsets_at(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """As `offsets`, with a time of its own for each partition."""
+        found: dict[TopicPartition, int] = {}
+        for leader, partitions in self._by_leader(wanted).items():
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=self._isolation_level,
+                topics=[
+                    ListOffsetsRequest.ListOffsetsTopic(
+                        name=topic,
+                        partitions=[
+                            ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                                partition_index=tp.partition, current_leader_epoch=-1, timestamp=wanted[tp]
+                            )
+                            for tp in tps
+                        ],
+                    )
+                    for topic, tps in _by_topic(partitions).items()
+                ],
+            )
+            for topic in self._call(leader, request).topics:
+                for answer in topic.partitions:
+                    tp = TopicPartition(topic.name, answer.partition_index)
+                    _check(answer.error_code, f"look up offsets of {tp}")
+                    found[tp] = answer.offset
+        return found
+
+    # -- records ----------------------------------------------------------------------------------------------
+
+    def read(self, partition: TopicPartition, offset: int) -> tuple[bytes, int]:
+        """Read some batches from the one that holds the offset on; return them and the offset behind them."""
+        data, aborted = self._fetch(partition, offset, FETCH_BYTES)
+        behind = offset
+        for _, header in walk(data):
+            behind = header.next_offset
+        if behind <= offset:
+            raise UnavailableError(f"cannot read {partition} at offset {offset}: the broker sends nothing more")
+        return drop_aborted(data, aborted), behind
+
+    def fetch(self, partition: TopicPartition, offset: int, *, max_bytes: int = FETCH_BYTES) -> bytes:
+        """Read batches from an offset on; empty if there is nothing yet."""
+        return drop_aborted(*self._fetch(partition, offset, max_bytes))
+
+    def _fetch(
+        self, partition: TopicPartition, offset: int, max_bytes: int
+    ) -> tuple[bytes, list[tuple[int, int]]]:
+        """Batches, and the aborted transactions among them by producer and first offset."""
+        shape = FetchRequest.FetchTopic
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=_FETCH_WAIT_MS,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=self._isolation_level,
+            session_id=0,
+            session_epoch=-1,
+            topics=[
+                shape(
+                    topic=partition.topic,
+                    partitions=[
+                        shape.FetchPartition(
+                            partition=partition.partition,
+                            current_leader_epoch=-1,
+                            fetch_offset=offset,
+                            last_fetched_epoch=-1,
+                            log_start_offset=-1,
+                            partition_max_bytes=max_bytes,
+                        )
+                    ],
+                )
+            ],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        response = self._call(self.leader(partition), request)
+        (answer,) = response.responses[0].partitions
+        _check(answer.error_code, f"read {partition} at offset {offset}")
+        aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or []]
+        return bytes(answer.records or b""), aborted
+
+    def produce(self, partition: TopicPartition, batch: bytes) -> int:
+        """Append one record batch and wait until it is safe; return the offset of its first record."""
+        shape = ProduceRequest.TopicProduceData
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=int(self._timeout_s * 1000),
+            topic_data=[
+                shape(
+                    name=partition.topic,
+                    partition_data=[shape.PartitionProduceData(index=partition.partition, records=batch)],
+                )
+            ],
+        )
+        (answer,) = self._call(self.leader(partition), request).responses[0].partition_responses
+        _check(answer.error_code, f"append to {partition}", answer.error_message)
+        return int(answer.base_offset)
+
+    def append(self, partition: TopicPartition, records: Iterable[Record]) -> None:
+        """Append records in batches, and wait until they are safe; a batch that is too large becomes two."""
+        waiting = deque(batches_of(records))
+        while waiting:
+            batch = waiting.popleft()
+            try:
+                self.produce(partition, encode_batch(batch))
+            except RefusedError:
+                if len(batch) == 1:
+                    raise
+                middle = len(batch) // 2
+                waiting.extendleft((batch[middle:], batch[:middle]))
+
+    def call(self, request: Any, *, node: int | None = None) -> Any:
+        """Send any other request, to a node or to whoever answers, and wait for the response."""
+        return self._call(node, request)
+
+    def call_all(self, requests: Iterable[Any], *, node: int) -> Generator[Any, None, None]:
+        """Send requests to a node, a few of them ahead of their responses, which come in order."""
+        address = self._nodes[node]
+        ahead: deque[Any] = deque()
+        try:
+            connection = self._connect(address)
+            for request in requests:
+                ahead.append(connection.send(request))
+                if len(ahead) >= IN_FLIGHT_MAX:
+                    yield connection.receive(*ahead.popleft())
+            while ahead:
+                yield connection.receive(*ahead.popleft())
+        except OSError as error:
+            self._drop(address)
+            raise _unreachable([address], error) from error
+        finally:
+            if ahead:
+                self._drop(address)  # The next one who asks would read the responses to these.
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def leader(self, partition: TopicPartition) -> int:
+        """The node that leads a partition."""
+        info = self._topics.get(partition.topic) or self.topics([partition.topic]).get(partition.topic)
+        if info is None or partition.partition not in info.leaders:
+            raise InvalidError(f"there is no partition {partition} at {self._bootstrap_servers}")
+        node = info.leaders[partition.partition]
+        if node not in self._nodes:
+            raise UnavailableError(f"nobody leads partition {partition} at {self._bootstrap_servers} just now")
+        return node
+
+    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        leaders: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            leaders.setdefault(self.leader(partition), []).append(partition)
+        return leaders
+
+    def _call(self, node: int | None, request: Any) -> Any:
+        """Send a request to a node, or to whoever answers first, and wait for the response."""
+        addresses = self._bootstrap if node is None else [self._nodes[node]]
+        problem: OSError | None = None
+        for address in addresses:
+            try:
+                return self._connect(address).call(request)
+            except OSError as error:
+                self._drop(address)
+                problem = error
+        raise _unreachable(addresses, problem) from problem
+
+    def _connect(self, address: tuple[str, int]) -> "_Connection":
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = _Connection(address, self._client_id, self._timeout_s)
+            self._connections[address] = connection
+        return connection
+
+    def _drop(self, address: tuple[str, int]) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+
+class _Connection:
+    """One socket; a request at a time."""
+
+    def __init__(self, address: tuple[str, int], client_id: str, timeout_s: float) -> None:
+        self._client_id = client_id
+        self._correlation_id = 0
+        self._socket = socket.create_connection(address, timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._versions = {ApiVersionsRequest.API_KEY: (0, 0)}
+        try:
+            response = self.call(ApiVersionsRequest())
+        except BaseException:
+            self._socket.close()  # nobody else knows of it yet
+            raise
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+
+    def call(self, request: Any) -> Any:
+        return self.receive(*self.send(request))
+
+    def send(self, request: Any) -> tuple[Any, int, int]:
+        """Send a request; what is returned tells `receive` how to read its response."""
+        version = self._version(request)
+        self._correlation_id += 1
+        request.API_VERSION = version
+        request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
+        self._socket.sendall(request.encode(version=version, header=True, framed=True))
+        return APIS[request.API_KEY].response, version, self._correlation_id
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _version(self, request: Any) -> int:
+        key = request.API_KEY
+        low, high = self._versions.get(key, (0, -1))
+        version = min(high, request.max_version, _VERSION_CAPS.get(key, high))
+        if version < low:
+            raise UnavailableError(
+                f"the broker does not offer {request.name} in a version we know: it has {low} to {high}"
+            )
+        return int(version)
+
+    def receive(self, response: Any, version: int, asked: int) -> Any:
+        (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
+        frame = memoryview(self._exactly(size))
+        (correlation_id,) = LENGTH.unpack_from(frame)
+        if correlation_id != asked:
+            raise OSError(f"response {correlation_id} to request {asked}")
+        at = LENGTH.size
+        if response.flexible_version_q(version) and response.API_KEY != ApiVersionsRequest.API_KEY:
+            at = skip_tags(frame, at)
+        return response.decode(frame[at:], version=version)
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            received = self._socket.recv_into(view)
+            if not received:
+                raise ConnectionResetError("the broker closed the connection")
+            view = view[received:]
+        return data
+
+
+def _unreachable(addresses: Iterable[tuple[str, int]], problem: OSError | None) -> UnavailableError:
+    places = ", ".join(f"{host}:{port}" for host, port in addresses)
+    return UnavailableError(
+        f"cannot reach a broker at {places}: {problem}",
+        hint="is it running? `headwater broker` starts one; --bootstrap-servers names another",
+    )
+
+
+def _parse_servers(servers: str) -> list[tuple[str, int]]:
+    """Read `host:port,host:port`."""
+    addresses = []
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdigit():
+            raise InvalidError(f"cannot read bootstrap servers {servers!r}: expected host:port[,host:port...]")
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    topics: dict[str, list[TopicPartition]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(partition)
+    return topics
+
+
+def _wait_for_leaders(client: Client, topic: str, deadline: float) -> None:
+    """In a cluster a topic is made first, and then known and led here and there."""
+    while True:
+        info = client.topics([topic]).get(topic)
+        try:
+            if info is not None:
+                client.offsets([TopicPartition(topic, number) for number in info.leaders], LATEST)
+                return
+        except UnavailableError:
+            pass
+        if time.monotonic() > deadline:
+            raise UnavailableError(f"cannot use topic {topic!r}: it was made, but nobody leads it yet")
+        time.sleep(_PAUSE_S)
+
+
+def _check(code: int, attempt: str, message: str | None = None) -> None:
+    if code == Code.NONE:
+        return
+    name = Code(code).name if code in list(Code) else f"error {code}"
+    kind: type[HeadwaterError] = UnavailableError
+    if code in (Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD):
+        kind = RefusedError
+    if code == Code.OFFSET_OUT_OF_RANGE:
+        kind = InvalidError
+    raise kind(f"cannot {attempt}: {message or name}")

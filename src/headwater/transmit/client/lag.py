@@ -1,0 +1,51 @@
+"""Where groups stand, seen from outside by our own client: how far behind they are, and what they may lose."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headwater.errors import UnavailableError
+from headwater.record import TopicPartition
+from headwater.transmit.client import groups as group_client
+from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.groups import GroupInfo
+from headwater.transmit.wire.list_offsets import DELETED_SOON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A group in a partition: what it reads next, where the partition ends, and what that means."""
+
+    offset: int
+    end: int
+    lag_records: int
+    at_risk_records: int | None
+    """How many records it has not read and retention will delete soon; None if the broker cannot say."""
+
+
+def positions(client: Client, info: GroupInfo) -> dict[TopicPartition, Position]:
+    """Every partition that a group has begun."""
+    if info.kind == group_client.SHARE:
+        shares = group_client.share_starts(client, info.id)
+        offsets = {tp: share.start for tp, share in shares.items()}
+        lags = {tp: share.lag_records for tp, share in shares.items()}
+    else:
+        offsets = group_client.committed(client, info.id)
+        lags = {}
+    ends = client.offsets(offsets, LATEST)
+    before = _deleted_soon(client, offsets)
+    return {
+        tp: Position(
+            offset=offset,
+            end=ends[tp],
+            lag_records=lags.get(tp, max(ends[tp] - offset, 0)),
+            at_risk_records=None if before is None else max(before[tp] - offset, 0),
+        )
+        for tp, offset in offsets.items()
+    }
+
+
+def _deleted_soon(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int] | None:
+    try:
+        return client.offsets(partitions, DELETED_SOON)
+    except UnavailableError:  # Apache Kafka does not know the question
+        return None

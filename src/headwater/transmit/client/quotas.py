@@ -1,0 +1,52 @@
+"""Quotas asked of a broker, Kafka's or ours, through `client`."""
+
+from collections.abc import Mapping
+
+from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
+
+from headwater.errors import InvalidError
+from headwater.transmit.client.client import Client
+from headwater.transmit.quotas import DEFAULT, ENTITY_TYPES, Entity
+from headwater.transmit.wire.codes import Code
+
+
+def list_quotas(client: Client) -> dict[Entity, dict[str, float]]:
+    """Every quota there is, by whom it is for."""
+    response = client.call(DescribeClientQuotasRequest(components=[], strict=False))
+    _check(response, "list quotas")
+    return {
+        _entity({part.entity_type: part.entity_name for part in entry.entity}): {
+            quota.key: quota.value for quota in entry.values
+        }
+        for entry in response.entries or []
+        if all(part.entity_type in ENTITY_TYPES for part in entry.entity)  # Kafka has some for addresses, too
+    }
+
+
+def alter_quotas(client: Client, entity: Entity, changes: Mapping[str, float | None]) -> None:
+    """Set quotas; None removes one."""
+    shape = AlterClientQuotasRequest.EntryData
+    entry = shape(
+        entity=[
+            shape.EntityData(entity_type=kind, entity_name=None if name == DEFAULT else name)
+            for kind, name in zip(ENTITY_TYPES, entity, strict=True)
+            if name is not None
+        ],
+        ops=[
+            shape.OpData(key=key, value=0.0 if value is None else value, remove=value is None)
+            for key, value in changes.items()
+        ],
+    )
+    (result,) = client.call(AlterClientQuotasRequest(entries=[entry], validate_only=False)).entries
+    _check(result, f"change the quotas of {entity}")
+
+
+def _entity(parts: Mapping[str, str | None]) -> Entity:
+    return Entity(*(None if kind not in parts else parts[kind] or DEFAULT for kind in ENTITY_TYPES))
+
+
+def _check(result: object, attempt: str) -> None:
+    code = getattr(result, "error_code", Code.NONE)
+    if code != Code.NONE:
+        name = Code(code).name if code in list(Code) else f"error {code}"
+        raise InvalidError(f"cannot {attempt}: {getattr(result, 'error_message', None) or name}")

@@ -1,0 +1,88 @@
+"""What our own commands ask of a broker, Kafka's or ours: topics and their configs, through `client`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka.protocol.admin import DeleteTopicsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
+
+from headwater.errors import InvalidError
+from headwater.transmit.client.client import Client
+from headwater.transmit.wire.codes import Code
+
+_TOPIC = 2
+_SET, _DELETE = 0, 1
+_SOURCES = {1: "topic", 2: "broker", 3: "broker", 4: "broker", 5: "default"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSetting:
+    """A config of a topic: its value, who set it, and what it means."""
+
+    name: str
+    value: str | None
+    source: str
+    doc: str | None
+
+
+def topic_settings(client: Client, topic: str) -> list[TopicSetting]:
+    """Every config of a topic."""
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=_TOPIC, resource_name=topic, configuration_keys=None
+            )
+        ],
+        include_synonyms=False,
+        include_documentation=True,
+    )
+    (result,) = client.call(request).results
+    _check(result, f"describe topic {topic!r}")
+    return [
+        TopicSetting(
+            name=config.name,
+            value=config.value,
+            source=_SOURCES.get(config.config_source, "broker"),
+            doc=config.documentation,
+        )
+        for config in result.configs
+    ]
+
+
+def alter_topic(client: Client, topic: str, changes: Mapping[str, str | None]) -> None:
+    """Set configs of a topic; None takes one back to its default."""
+    shape = IncrementalAlterConfigsRequest.AlterConfigsResource
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            shape(
+                resource_type=_TOPIC,
+                resource_name=topic,
+                configs=[
+                    shape.AlterableConfig(
+                        name=name, value=value, config_operation=_DELETE if value is None else _SET
+                    )
+                    for name, value in changes.items()
+                ],
+            )
+        ],
+        validate_only=False,
+    )
+    (result,) = client.call(request).responses
+    _check(result, f"alter topic {topic!r}")
+
+
+def delete_topic(client: Client, topic: str) -> None:
+    """Delete a topic and its records."""
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicsRequest.DeleteTopicState(name=topic)], topic_names=[topic], timeout_ms=30_000
+    )
+    (result,) = client.call(request).responses
+    _check(result, f"delete topic {topic!r}")
+
+
+def _check(result: object, attempt: str) -> None:
+    code = getattr(result, "error_code", Code.NONE)
+    if code != Code.NONE:
+        name = Code(code).name if code in list(Code) else f"error {code}"
+        raise InvalidError(
+            f"cannot {attempt}: {getattr(result, 'error_message', None) or name}", hint="headwater topic list"
+        )

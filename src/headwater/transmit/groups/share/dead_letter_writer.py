@@ -1,0 +1,155 @@
+"""Writing dead letters: each range of records that was given up, until it is safely in its topic.
+
+A letter that cannot be written (a full disk, a topic name that is not allowed) is tried again and again; the
+records stay where they are until then, so nothing is lost. Everything happens in the broker's loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headwater.clock import Clock
+from headwater.errors import HeadwaterError
+from headwater.record import Record, TopicPartition
+from headwater.transmit.groups.settings import GroupSettings
+from headwater.transmit.groups.share.members import Place
+from headwater.transmit.groups.share.share_partition import Span
+from headwater.transmit.records.batch import batches_of, decode_batch, encode_batch, walk
+from headwater.transmit.records.dead_letters import (
+    DELIVERY_COUNT,
+    GROUP,
+    MESSAGE,
+    OFFSET,
+    PARTITION,
+    SHARE_PREFIX,
+    TOPIC,
+)
+from headwater.transmit.topics.topics import Partition, Topics
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUpRange:
+    """A range of records that a group has given up."""
+
+    group: str
+    place: Place
+    source: Partition
+    span: Span
+
+
+class DeadLetterWriter:
+    """Writes letters one after the other; `on_written` is called when one is as durable as promised."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        clock: Clock,
+        settings: Callable[[str], GroupSettings],
+        on_written: Callable[[GivenUpRange], None],
+    ) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._settings = settings
+        self._on_written = on_written
+        self._writing: set[asyncio.Task[None]] = set()
+        self._waiting: list[GivenUpRange] = []
+        self._late: list[tuple[float, GivenUpRange]] = []
+
+    def post(self, letter: GivenUpRange) -> None:
+        """Have a letter written soon."""
+        self._waiting.append(letter)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # the broker is being opened: it is written with the first tick
+        self._start(loop)
+
+    def retry(self, now: float) -> None:
+        """Write what could not be written before."""
+        self._waiting += [letter for at, letter in self._late if at <= now]
+        self._late = [item for item in self._late if item[0] > now]
+        if self._waiting:
+            self._start(asyncio.get_running_loop())
+
+    async def close(self) -> None:
+        """Wait for letters that are being written."""
+        await asyncio.gather(*self._writing, return_exceptions=True)
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting, self._waiting = self._waiting, []
+        for letter in waiting:
+            task = loop.create_task(self._write(letter))
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    async def _write(self, letter: GivenUpRange) -> None:
+        settings = self._settings(letter.group)
+        name, span = letter.source.name, letter.span
+        if not settings.deadletter_topic:
+            self._on_written(letter)  # the group has thought better of it
+            return
+        try:
+            records = _records_of(letter.source, span) if settings.copies_record else None
+            target = self._target(settings.deadletter_topic, name)
+            for batch in batches_of(dead_letters_of(letter.group, name, span, records, self._clock.now_ms())):
+                appended = self._topics.append(target, memoryview(bytearray(encode_batch(batch))))
+                await target.wait_durable(appended.next_offset)
+        except (HeadwaterError, OSError) as error:
+            logger.error(
+                "cannot write dead letters of group %r for %s, offsets %d to %d, will try again: %s",
+                letter.group, name, span.first, span.last, error,
+            )  # fmt: skip
+            self._late.append((self._clock.monotonic() + RETRY_S, letter))
+            return
+        self._on_written(letter)
+
+    def _target(self, topic: str, source: TopicPartition) -> Partition:
+        entry = self._topics.entry(topic) or self._topics.create(topic, 1, {})
+        partition = self._topics.partition(topic, source.partition % entry.partitions)
+        assert partition is not None
+        return partition
+
+
+def _records_of(partition: Partition, span: Span) -> dict[int, Record]:
+    """The records of a range, as far as the log still has them."""
+    found: dict[int, Record] = {}
+    at = max(span.first, partition.log.start_offset)
+    while at <= span.last:
+        data = partition.log.read(at, _READ_BYTES)
+        if not data:
+            break
+        for place, header in walk(data):
+            at = header.next_offset
+            if not header.is_control and header.base_offset <= span.last:
+                found |= {r.offset: r for r in decode_batch(data, place) if span.first <= r.offset <= span.last}
+    return found
+
+
+def dead_letters_of(
+    group: str, partition: TopicPartition, span: Span, records: Mapping[int, Record] | None, now_ms: int
+) -> Iterator[Record]:
+    """The letters of a range; with the records themselves where they are given.
+
+    An offset without a record (compacted away, a transaction's marker) has no letter.
+    """
+    for offset in range(span.first, span.last + 1):
+        copied = records.get(offset) if records is not None else Record()
+        if copied is None:
+            continue
+        headers: list[Header] = [
+            (TOPIC, partition.topic.encode()),
+            (PARTITION, str(partition.partition).encode()),
+            (OFFSET, str(offset).encode()),
+            (GROUP, group.encode()),
+            (DELIVERY_COUNT, str(span.count).encode()),
+            (MESSAGE, (span.reason.value if span.reason else "").encode()),
+        ]
+        # A record that is itself a redriven letter keeps only the newest origin.
+        own = [header for header in copied.headers if not header[0].startswith(SHARE_PREFIX)]
+        yield Record(key=copied.key, value=copied.value, headers=(*own, *headers), timestamp_ms=now_ms)

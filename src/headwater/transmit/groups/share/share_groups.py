@@ -1,0 +1,326 @@
+"""Share groups while the broker runs: their members, sessions and partitions, kept on disk, with dead letters.
+
+What a record's fate means is in `shares`, who is a member in `share_members`. Here they meet the log and the disk:
+a change that is answered is in the store before. Everything happens in the broker's loop.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headwater.clock import Clock
+from headwater.transmit.groups.settings import SHARE_SESSION_MS, GroupSettings
+from headwater.transmit.groups.share.dead_letter_writer import DeadLetterWriter, GivenUpRange
+from headwater.transmit.groups.share.members import (
+    MemberError,
+    Place,
+    Sessions,
+    ShareGroup,
+    ShareHeartbeat,
+    ShareReply,
+)
+from headwater.transmit.groups.share.share_partition import (
+    Acknowledgement,
+    ShareError,
+    SharePartition,
+    Span,
+    trimmed,
+)
+from headwater.transmit.groups.store import GroupKind, GroupStore, StoredShare
+from headwater.transmit.records.batch import BatchHeader, walk
+from headwater.transmit.topics.producers import Aborted
+from headwater.transmit.topics.topics import Partition, Topics
+
+MEMBERS_MAX = 200
+"""Kafka's own default of group.share.max.size."""
+
+Wake = Callable[[], None]
+Key = tuple[str, Place]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """What a fetch gets of one partition: whole batches, and the ranges in them that are the member's."""
+
+    records: bytes
+    spans: list[Span]
+
+
+class Waiters:
+    """Who waits for records of a group to come back."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[Wake]] = {}
+
+    def add(self, group: str, wake: Wake) -> None:
+        self._waiting.setdefault(group, set()).add(wake)
+
+    def discard(self, group: str, wake: Wake) -> None:
+        waiting = self._waiting.get(group, set())
+        waiting.discard(wake)
+        if not waiting:
+            self._waiting.pop(group, None)
+
+    def wake(self, group: str) -> None:
+        for wake in self._waiting.get(group, ()):
+            wake()
+
+
+def _next_batches(
+    share: SharePartition, partition: Partition, settings: GroupSettings, bytes_max: int
+) -> tuple[bytes, list[tuple[int, BatchHeader]]]:
+    """Read from the next record to give out: the data, and the batches in it that are for readers."""
+    log = partition.log
+    bound = partition.last_stable_offset if settings.reads_committed else log.high_watermark
+    while (at := share.next_offset(settings.limits)) is not None and at < bound:
+        data = log.read(at, bytes_max)
+        there = [(start, header) for start, header in walk(data) if header.next_offset <= bound]
+        if not there:
+            break
+        aborted = partition.producers.aborted(at, there[-1][1].next_offset) if settings.reads_committed else []
+        wanted = [entry for entry in there if not entry[1].is_control and not _is_aborted(entry[1], aborted)]
+        end = wanted[0][1].base_offset if wanted else there[-1][1].next_offset
+        if at < end:
+            share.skip(at, end - 1)
+        if wanted:
+            return data, wanted
+    return b"", []
+
+
+def _is_aborted(header: BatchHeader, aborted: Sequence[Aborted]) -> bool:
+    return header.is_transactional and any(
+        a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset
+        for a in aborted
+    )
+
+
+class Queues:
+    """All share groups of the broker."""
+
+    def __init__(self, topics: Topics, store: GroupStore, clock: Clock) -> None:
+        self.sessions = Sessions()
+        self.waiters = Waiters()
+        self._topics = topics
+        self._store = store
+        self._clock = clock
+        self._groups = {
+            name: ShareGroup(id=name) for name, kind in store.kinds().items() if kind is GroupKind.SHARE
+        }
+        self._shares: dict[Key, SharePartition] = {}
+        self._leaving: dict[tuple[str, str], float] = {}
+        """Members that have left, but not closed their session, and until when they may."""
+        self._dead_letter_writer = DeadLetterWriter(topics, clock, self.settings, self._on_written)
+        for stored in store.shares():
+            if topics.entry(stored.topic_id) is None:
+                store.delete_shares(stored.group, stored.topic_id)
+                continue
+            limits = self.settings(stored.group).limits
+            key = (stored.group, (stored.topic_id, stored.partition))
+            partition = self.partition(key[1])
+            start, spans = stored.start, list(stored.spans)
+            if partition is not None:
+                start, spans = trimmed(start, spans, partition.log.end_offset)
+            self._shares[key] = SharePartition(start, spans, limits)
+            self._save(key)  # letters that were not written when the broker died are written now
+
+    # -- what there is ----------------------------------------------------------------------------------------
+
+    def settings(self, group: str) -> GroupSettings:
+        return GroupSettings(configs=self._store.configs(group))
+
+    def group(self, group: str) -> ShareGroup | None:
+        return self._groups.get(group)
+
+    def groups(self) -> list[ShareGroup]:
+        return list(self._groups.values())
+
+    def shares(self, group: str) -> dict[Place, SharePartition]:
+        """The partitions that a group has begun."""
+        return {place: share for (name, place), share in self._shares.items() if name == group}
+
+    # -- members ----------------------------------------------------------------------------------------------
+
+    def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareReply | MemberError:
+        """Keep a member in, and begin the partitions it is given."""
+        group = self._groups.get(group_id)
+        if group is None:
+            if request.epoch != 0:
+                return MemberError.UNKNOWN_MEMBER
+            group = ShareGroup(id=group_id)
+        reply = group.heartbeat(request, self._topics.sizes(), self._clock.monotonic(), members_max=MEMBERS_MAX)
+        if isinstance(reply, MemberError):
+            return reply
+        self._groups[group_id] = group
+        self._store.set_kind(group_id, GroupKind.SHARE)
+        if request.epoch < 0 and self.sessions.is_open(group_id, request.member_id):
+            # Its last acknowledgements may be still to come, with the end of its session.
+            until = self._clock.monotonic() + self.settings(group_id).limits.lock_s
+            self._leaving[group_id, request.member_id] = until
+        elif request.epoch < 0:
+            self.close_session(group_id, request.member_id)
+        for name in reply.assignment or ():
+            entry = self._topics.entry(name.topic)
+            if entry is not None:
+                self.share(group_id, (entry.id, name.partition))
+        return reply
+
+    def close_session(self, group: str, member: str, *, politely: bool = True) -> None:
+        """Take back what a member has, because it fetches no more; it says so itself, or it is silent."""
+        self.sessions.drop(group, member)
+        self._leaving.pop((group, member), None)
+        limits = self.settings(group).limits
+        for place, share in self.shares(group).items():
+            if share.release(member, limits, politely=politely):
+                self._save((group, place))
+        self.waiters.wake(group)
+
+    def disconnect(self, connection: object) -> None:
+        """Take back what was lent over a connection that is gone; a member that has no other is gone with it."""
+        for group_id, member in self.sessions.drop_connection(connection):
+            self.close_session(group_id, member, politely=False)
+        for group in self._groups.values():
+            cut_off = [m for m in group.cut_off(connection) if not self.sessions.is_open(group.id, m)]
+            if cut_off:
+                group.remove(cut_off, self._topics.sizes())
+
+    def delete(self, group: str) -> None:
+        """Forget a group and where it stood."""
+        self._groups.pop(group, None)
+        for place in self.shares(group):
+            del self._shares[group, place]
+        self._store.delete(group)
+
+    # -- records ----------------------------------------------------------------------------------------------
+
+    def share(self, group: str, place: Place) -> SharePartition | None:
+        """A group's partition, begun where its settings say; None if there is no such partition."""
+        partition = self.partition(place)
+        if partition is None:
+            return None
+        key = (group, place)
+        share = self._shares.get(key)
+        if share is None:
+            first = _first_offset(partition, self.settings(group).reset, self._clock.now_ms())
+            share = self._shares[key] = SharePartition(first)
+            self._save(key)
+        elif share.forget_before(partition.log.start_offset):
+            self._save(key)
+        return share
+
+    def partition(self, place: Place) -> Partition | None:
+        entry = self._topics.entry(place[0])
+        return self._topics.partition(entry.name, place[1]) if entry else None
+
+    def lend(
+        self, group: str, member: str, place: Place, *, bytes_max: int, records_max: int, exact: bool
+    ) -> Lent | None:
+        """Give a member records of a partition; None if there are none to give."""
+        share, partition = self.share(group, place), self.partition(place)
+        if share is None or partition is None:
+            return None
+        limits = self.settings(group).limits
+        data, batches = _next_batches(share, partition, self.settings(group), bytes_max)
+        spans = share.acquire(
+            member,
+            [(header.base_offset, header.next_offset - 1) for _, header in batches],
+            records_max=records_max,
+            limits=limits,
+            now=self._clock.monotonic(),
+            exact=exact,
+        )
+        if not spans:
+            return None
+        # From the batch that holds the first record lent to the one that holds the last.
+        inside = [b for b in batches if b[1].next_offset > spans[0].first and b[1].base_offset <= spans[-1].last]
+        end = inside[-1][0] + inside[-1][1].size
+        return Lent(records=data[inside[0][0] : end], spans=spans)
+
+    def acknowledge(
+        self, group: str, member: str, place: Place, acks: Sequence[Acknowledgement]
+    ) -> ShareError | None:
+        """Note what a member says of its records, on the disk too."""
+        share = self._shares.get((group, place))
+        if share is None:
+            return ShareError.INVALID_STATE
+        error = share.acknowledge(member, acks, self.settings(group).limits, self._clock.monotonic())
+        if error is None:
+            self._save((group, place))
+            self.waiters.wake(group)
+        return error
+
+    def move(self, group: str, place: Place, offset: int) -> None:
+        """Start a partition of a group anew, at an offset."""
+        self._shares[group, place] = SharePartition(offset)
+        self._store.set_kind(group, GroupKind.SHARE)
+        self._groups.setdefault(group, ShareGroup(id=group))
+        self._save((group, place))
+
+    def forget_topic(self, group: str, topic_id: object) -> bool:
+        """Forget where a group stood in a topic; whether it stood anywhere."""
+        places = [place for place in self.shares(group) if place[0] == topic_id]
+        for place in places:
+            del self._shares[group, place]
+            self._store.delete_shares(group, place[0])
+        return bool(places)
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> None:
+        """Take back what was lent for too long, and let silent members go."""
+        for key, share in list(self._shares.items()):
+            if share.expire(self.settings(key[0]).limits, now):
+                self._save(key)
+                self.waiters.wake(key[0])
+        for group in self._groups.values():
+            silent = group.silent(now, self.settings(group.id).number(SHARE_SESSION_MS) / 1000)
+            if silent:
+                group.remove(silent, self._topics.sizes())
+            for member in silent:
+                self.close_session(group.id, member, politely=False)
+        for group_id, member in [who for who, until in self._leaving.items() if until <= now]:
+            self.close_session(group_id, member, politely=False)
+        self._dead_letter_writer.retry(now)
+
+    async def close(self) -> None:
+        """Wait for dead letters that are being written."""
+        await self._dead_letter_writer.close()
+        self._store.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _save(self, key: Key) -> None:
+        """Keep how a partition stands; first bury what nobody wants a letter of."""
+        share = self._shares[key]
+        for letter in share.take_letters():
+            source = self.partition(key[1])
+            if source is not None and self.settings(key[0]).deadletter_topic:
+                self._dead_letter_writer.post(GivenUpRange(group=key[0], place=key[1], source=source, span=letter))
+            else:
+                share.bury(letter)
+        group, (topic_id, partition) = key
+        self._store.save_share(
+            StoredShare(
+                group=group,
+                topic_id=topic_id,
+                partition=partition,
+                start=share.start,
+                spans=tuple(share.spans()),
+            )
+        )
+
+    def _on_written(self, letter: GivenUpRange) -> None:
+        share = self._shares.get((letter.group, letter.place))
+        if share is not None:
+            share.bury(letter.span)
+            self._save((letter.group, letter.place))
+            self.waiters.wake(letter.group)
+
+
+def _first_offset(partition: Partition, reset: str | int, now_ms: int) -> int:
+    """Where a group begins: at an end of the log, or so many milliseconds back."""
+    log = partition.log
+    if reset == "earliest":
+        return log.start_offset
+    if reset == "latest":
+        return log.high_watermark
+    found = log.offset_of_time(now_ms - int(reset))
+    return found.offset if found else log.high_watermark

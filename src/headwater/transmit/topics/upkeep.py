@@ -1,0 +1,265 @@
+"""What a broker does unasked: rolls segments by time, lets expired ones go or be archived, compacts.
+
+Decisions are pure and elsewhere (`log.retention`, `log.compaction`); here they meet the partitions. It all happens
+in the broker's loop in steps of a segment or less; what takes long (copying, compacting, waiting for the disk) is
+done in a thread on files that nobody changes, and the result is swapped in by the loop.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from headwater.clock import Clock
+from headwater.errors import CorruptError
+from headwater.transmit.log.archive import copy_to_archive, link_to_archive
+from headwater.transmit.log.cleaner import (
+    Cleaned,
+    group_segments,
+    load_cleaned,
+    map_offsets,
+    save_cleaned,
+    write_cleaned,
+)
+from headwater.transmit.log.compaction import KEYS_MAX, Cleanable, IsAborted, cleanable_end, is_due
+from headwater.transmit.log.partition import PartitionLog
+from headwater.transmit.log.retention import expired_by_size, expired_by_time, is_expired
+from headwater.transmit.log.segment import Segment, save_index
+from headwater.transmit.log.swap import swap_in
+from headwater.transmit.records.batch import HEADER_BYTES, BatchHeader, read_header
+from headwater.transmit.topics.producers import Aborted
+from headwater.transmit.topics.topics import Partition, Topics
+
+logger = logging.getLogger(__name__)
+
+ROLL_EVERY_S = 1.0
+SAVE_INDEX_BYTES = 64 << 20
+"""After this much more the open segment's index is saved, so a start after a crash reads no more than this."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Upkeep:
+    """Keeps the logs of `topics` in shape until it is closed."""
+
+    def __init__(self, topics: Topics, clock: Clock, *, retention_every_s: float, clean_every_s: float) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._retention_every_s = retention_every_s
+        self._clean_every_s = clean_every_s
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headwater-upkeep")
+        self._started: dict[Path, tuple[int, int]] = {}
+        """Of open segments: base offset and the time since when there are records in it."""
+        self._saved: dict[Path, tuple[int, int]] = {}
+        """Of open segments: base offset and how many bytes the saved index covers."""
+        self._uncleanable: set[Path] = set()
+        for partition in topics.partitions():
+            open_segment = partition.log.segments[-1]
+            if open_segment.size:
+                began = min(clock.now_ms(), _began_ms(open_segment))
+                self._started[partition.log.directory] = (open_segment.base_offset, began)
+                self._saved[partition.log.directory] = (open_segment.base_offset, open_segment.size)
+
+    async def run(self) -> None:
+        """Do all of it, each at its interval, until cancelled."""
+        await asyncio.gather(
+            self._repeat(ROLL_EVERY_S, self.roll),
+            self._repeat(self._retention_every_s, self.expire),
+            self._repeat(self._clean_every_s, self.clean),
+        )
+
+    def close(self) -> None:
+        """Wait for what the thread is doing."""
+        self._thread.shutdown()
+
+    async def _repeat(self, every_s: float, work: Callable[[Partition, int], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            for partition in self._topics.partitions():
+                try:
+                    await work(partition, self._clock.now_ms())
+                except (OSError, CorruptError) as error:
+                    # The next round tries again; a deleted topic ends here, too.
+                    if partition.log.directory.exists():
+                        logger.error("upkeep of %s failed: %s", partition.name, error)
+                await asyncio.sleep(0)  # let others have the loop
+
+    # -- rolling ----------------------------------------------------------------------------------------------
+
+    async def roll(self, partition: Partition, now_ms: int) -> None:
+        """Start a new segment if the open one is old enough; else save its index now and then."""
+        log, config = partition.log, partition.config
+        open_segment = log.segments[-1]
+        if not open_segment.size or log.damage is not None:
+            return
+        base, began = self._started.get(log.directory, (-1, 0))
+        if base != open_segment.base_offset:
+            self._started[log.directory] = (open_segment.base_offset, now_ms)
+            return
+        limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms
+        if now_ms - began >= limit:
+            await self._in_thread(open_segment.sync)  # or the loop would wait for the disk when it is sealed
+            if log.segments[-1] is open_segment and not log.is_closed:
+                log.roll()
+        else:
+            await self._save_index(log, open_segment)
+
+    async def _save_index(self, log: PartitionLog, segment: Segment) -> None:
+        base, size = self._saved.get(log.directory, (-1, 0))
+        if segment.size - (size if base == segment.base_offset else 0) < SAVE_INDEX_BYTES:
+            return
+        saved = segment.saved()
+        await self._in_thread(segment.sync)
+        if log.segments[-1] is segment and not log.is_closed:  # or it was sealed meanwhile, with a longer index
+            save_index(segment.path, saved)
+            self._saved[log.directory] = (segment.base_offset, saved.size)
+
+    # -- retention --------------------------------------------------------------------------------------------
+
+    async def expire(self, partition: Partition, now_ms: int) -> None:
+        """Let go of segments that are too old or too many."""
+        log, config = partition.log, partition.config
+        if not config.delete or log.damage is not None:
+            return
+        open_segment = log.segments[-1]
+        if open_segment.size and is_expired(
+            newest_ms(open_segment), now_ms=now_ms, retention_ms=config.retention_ms
+        ):
+            try:
+                log.roll()
+            except OSError as error:
+                # What is sealed goes all the same: it may be what fills the disk.
+                logger.warning("cannot begin another segment of %s: %s", partition.name, error)
+        local = [segment for segment in log.segments[:-1] if not segment.path.is_symlink()]
+        old = expired_by_time(map(newest_ms, local), now_ms=now_ms, retention_ms=config.retention_ms)
+        total = sum(segment.size for segment in local) + log.segments[-1].size
+        sizes = (segment.size for segment in local)
+        large = expired_by_size(sizes, total_bytes=total, retention_bytes=config.retention_bytes)
+        gone = local[: max(old, large)]
+        if not gone:
+            return
+        reason = "retention.ms" if old >= large else "retention.bytes"
+        if config.archive_dir:
+            await self._archive(partition, gone, Path(config.archive_dir), reason)
+            return
+        before = gone[-1].next_offset
+        partition.delete_before(before)
+        logger.info("%s: deleted %d segments before offset %d by %s", partition.name, len(gone), before, reason)
+
+    async def _archive(self, partition: Partition, gone: Iterable[Segment], archive: Path, reason: str) -> None:
+        log = partition.log
+        for segment in gone:
+            copy = await self._in_thread(copy_to_archive, segment.path, archive)
+            if segment in log.segments and not log.is_closed:
+                log.replace([segment], partial(link_to_archive, segment.path, copy))
+                logger.info("%s: archived %s by %s", partition.name, copy, reason)
+            else:
+                copy.unlink(missing_ok=True)  # deleted meanwhile
+
+    # -- compaction -------------------------------------------------------------------------------------------
+
+    async def clean(self, partition: Partition, now_ms: int, keys_max: int = KEYS_MAX) -> None:
+        """Compact, if the topic wants it and enough is dirty."""
+        log, config = partition.log, partition.config
+        if not config.compact or log.damage is not None or log.directory in self._uncleanable:
+            return
+        sealed = [segment for segment in log.segments[:-1] if not segment.path.is_symlink()]
+        facts = list(map(_cleanable, sealed))
+        dirty_from = max(load_cleaned(log.directory), log.start_offset)
+        end = cleanable_end(
+            facts, dirty_from=dirty_from, bound=partition.last_stable_offset, now_ms=now_ms,
+            min_lag_ms=config.min_compaction_lag_ms,
+        )  # fmt: skip
+        if not is_due(
+            facts, dirty_from=dirty_from, end=end, now_ms=now_ms, ratio=config.min_cleanable_dirty_ratio,
+            max_lag_ms=config.max_compaction_lag_ms,
+        ):  # fmt: skip
+            return
+        try:
+            await self._clean(partition, sealed, (dirty_from, end, keys_max), now_ms)
+        except CorruptError as error:
+            self._uncleanable.add(log.directory)
+            logger.error("%s is not compacted any more, nothing was removed: %s", partition.name, error)
+
+    async def _clean(
+        self, partition: Partition, sealed: list[Segment], dirty: tuple[int, int, int], now_ms: int
+    ) -> None:
+        log, config = partition.log, partition.config
+        start, end, keys_max = dirty
+        unread = [segment.path for segment in sealed if start < segment.next_offset <= end]
+        is_aborted = _in_any(partition.producers.aborted(log.start_offset, end))
+        latest = await self._in_thread(
+            map_offsets, unread, start=start, end=end, keys_max=keys_max, is_aborted=is_aborted
+        )
+        before = log.size_bytes
+        touched = [segment for segment in sealed if segment.base_offset < latest.end]
+        for group in group_segments(touched, config.segment_bytes):
+            cleaned = await self._in_thread(
+                write_cleaned, [segment.path for segment in group], latest, end_offset=group[-1].next_offset,
+                now_ms=now_ms, delete_retention_ms=config.delete_retention_ms, is_aborted=is_aborted,
+            )  # fmt: skip
+            if log.is_closed or not set(group) <= set(log.segments):
+                cleaned.path.unlink(missing_ok=True)  # its records were deleted meanwhile
+                return
+            log.replace(group, partial(_put_in_place, cleaned))
+        save_cleaned(log.directory, latest.end)
+        logger.info(
+            "%s: compacted up to offset %d, %d bytes of %d are left",
+            partition.name,
+            latest.end,
+            log.size_bytes,
+            before,
+        )
+
+    async def _in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **kwargs))
+
+
+def _in_any(aborted: Sequence[Aborted]) -> IsAborted:
+    """Whether a batch was written by a transaction that was aborted; its records count for nothing."""
+
+    def is_aborted(header: BatchHeader) -> bool:
+        return header.is_transactional and any(
+            each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+            for each in aborted
+        )
+
+    return is_aborted
+
+
+def _put_in_place(cleaned: Cleaned) -> Path:
+    path = swap_in(cleaned.path, cleaned.end_offset)
+    save_index(path, cleaned.saved)
+    return path
+
+
+def _cleanable(segment: Segment) -> Cleanable:
+    return Cleanable(
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        size=segment.size,
+        oldest_ms=_began_ms(segment),
+        newest_ms=newest_ms(segment),
+    )
+
+
+def newest_ms(segment: Segment) -> int:
+    """The time of the newest record; of the file where records have none."""
+    return segment.max_timestamp if segment.max_timestamp >= 0 else _written_ms(segment)
+
+
+def _began_ms(segment: Segment) -> int:
+    """When the segment's first batch was made, as far as it can be known after a start."""
+    if not segment.size:
+        return _written_ms(segment)
+    first = read_header(segment.read(0, HEADER_BYTES)).max_timestamp
+    return first if first >= 0 else _written_ms(segment)
+
+
+def _written_ms(segment: Segment) -> int:
+    return os.stat(segment.path).st_mtime_ns // 1_000_000

@@ -1,0 +1,32 @@
+"""Spark asks a new process for an operator's state; the answer needs nothing of what the operator does."""
+
+import json
+import subprocess
+import sys
+
+from pyspark import cloudpickle
+
+from headwater.process.windows.kernel import WindowedKernel
+from headwater.spark.kernels.processor import LateProcessor
+
+PROGRAM = """
+import json, pickle, sys
+
+class Handle:
+    def getValueState(self, name, schema):
+        names.append(name)
+
+    def getMapState(self, name, key, value):
+        names.append(name)
+
+names = []
+pickle.loads(sys.stdin.buffer.read()).init(Handle())
+heavy = [name for name in ("pandas", "polars", "pyarrow", "headwater.process.windows.kernel") if name in sys.modules]
+print(json.dumps([names, heavy]))
+"""
+
+
+def test_the_state_is_told_without_importing_what_a_kernel_needs() -> None:
+    pickled = cloudpickle.dumps(LateProcessor(WindowedKernel))  # type: ignore[arg-type]
+    done = subprocess.run([sys.executable, "-c", PROGRAM], input=pickled, capture_output=True, check=True)
+    assert json.loads(done.stdout) == [["manifest", "pieces"], []]

@@ -1,0 +1,291 @@
+"""An app's queries with real log, store and Spark: exactly once, rebuilt when the checkpoint is lost."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import headwater as hw
+from headwater.clock import SystemClock
+from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
+from headwater.record import TopicPartition
+from headwater.spark.pipeline.batch_sinks import dead_letter_sink
+from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
+from headwater.store.facts import FactStore
+from headwater.store.reader import ViewReader
+from headwater.store.tables import Progress
+from headwater.store.views import ViewStore
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.records.batch import decode_batch, walk
+from torture.postgres import PostgresServer
+
+SCHEMA = "product string, amount double, at timestamp"
+
+
+def order(product: str, amount: float, second: int = 0) -> bytes:
+    at = f"2026-01-01T00:{second // 60:02d}:{second % 60:02d}Z"
+    return json.dumps({"product": product, "amount": amount, "at": at}).encode()
+
+
+def shop(function: Callable[[Any], Any] | None = None, key: list[str] | None = None) -> hw.App:
+    app = hw.App("shop")
+    orders = app.topic("orders", schema=SCHEMA, event_time="at")
+
+    def revenue(orders: Any) -> Any:
+        return orders.transform(
+            hw.windowed(what={"revenue": hw.sum("amount")}, where=hw.Tumbling("1 minute"), by=["product"])
+        )
+
+    app.view(orders, key=key or ["product", "window"], name="revenue")(function or revenue)
+    return app
+
+
+def run_once(app: hw.App, spark: Any, broker: Broker, folder: Path, place: str | None = None) -> ViewStore:
+    store = ViewStore(place or folder / "views.db")
+    settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=folder, once=True)
+    pipeline = Pipeline(app, spark, store, FactStore(folder / "facts.db"), settings, SystemClock())
+    try:
+        pipeline.start()
+        pipeline.run()
+    finally:
+        pipeline.stop()
+    return store
+
+
+def revenue_of(store: ViewStore) -> dict[tuple[str, str], float]:
+    return {(r["product"], r["window"]["start"][14:16]): r["revenue"] for r in store.rows("revenue")}
+
+
+def letters(broker: Broker, topic: str = "orders.deadletter") -> list[dict[str, bytes | None]]:
+    tp = TopicPartition(topic, 0)
+    found = []
+    with Client(broker.bootstrap_servers) as client:
+        at, end = client.offsets([tp], EARLIEST)[tp], client.offsets([tp], LATEST)[tp]
+        while at < end:
+            data, at = client.read(tp, at)
+            found += [r for place, _ in walk(data) for r in decode_batch(data, place)]
+    return [{"value": r.value, **dict(r.headers)} for r in found]
+
+
+def test_view_follows_the_log_over_restarts(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.5), order("tea", 2.5, 61), order("cocoa", 4.0)])
+    assert revenue_of(run_once(shop(), spark, broker, tmp_path)) == {
+        ("tea", "00"): 1.5, ("tea", "01"): 2.5, ("cocoa", "00"): 4.0,
+    }  # fmt: skip
+    produce(broker.bootstrap_servers, "orders", [order("tea", 10.0)])
+    store = run_once(shop(), spark, broker, tmp_path)
+    assert revenue_of(store)["tea", "00"] == 11.5
+    last = store.changes("revenue", after=store.position("revenue") - 1)[0]
+    assert (last.op, last.before and last.before["revenue"], last.after and last.after["revenue"]) == (
+        "u",
+        1.5,
+        11.5,
+    )
+
+
+def test_lost_checkpoint_costs_time_but_no_data(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), order("tea", 2.0), b"broken"])
+    run_once(shop(), spark, broker, tmp_path)
+    (tmp_path / "checkpoints" / "revenue" / "metadata").unlink()
+    # Spark would make a new one, and the store take the next batch for the first of a new run.
+    with pytest.raises(CorruptError, match="metadata' is missing"):
+        run_once(shop(), spark, broker, tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints")
+    produce(broker.bootstrap_servers, "orders", [order("tea", 4.0)])
+    store = run_once(shop(), spark, broker, tmp_path)
+    assert revenue_of(store) == {("tea", "00"): 7.0}
+    assert len(letters(broker)) == 1
+    assert store.counters() == {"orders.deadletter": 1}
+
+
+def test_misfits_go_to_the_dead_letter_topic_with_origin_and_reason(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    large = [b"%d" % n + b"?" * 500_000 for n in range(3)]  # together more than a topic takes at once
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), b"not json", order("tea", 2.0), None, *large])
+    store = run_once(shop(), spark, broker, tmp_path)
+    assert revenue_of(store) == {("tea", "00"): 3.0}
+    first, second, *rest = letters(broker)
+    assert first["value"] == b"not json"
+    assert (first["headwater.topic"], first["headwater.partition"], first["headwater.offset"]) == (
+        b"orders",
+        b"0",
+        b"1",
+    )
+    assert b"not JSON" in (first["headwater.reason"] or b"")
+    assert (second["value"], second["headwater.offset"]) == (None, b"3")
+    assert [letter["value"] for letter in rest] == large
+    assert store.counters() == {"orders.deadletter": 5}
+
+
+def test_dead_letters_are_written_once_though_the_sink_died_between(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    """The letters are in the log, the note of it was not written: as after a crash at the worst moment."""
+    produce(broker.bootstrap_servers, "orders", [b"one", b"two"])
+    app = shop()
+    store = ViewStore(tmp_path / "views.db")
+    sink = dead_letter_sink(store, app.topics[0], broker.bootstrap_servers, SystemClock())
+    records = (
+        spark.read.format("headwater")
+        .options(**{"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "orders"})
+        .load()
+    )
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "run-1")
+    try:
+        store.commit_progress("orders.deadletter", Progress(run="run-1", batch=6, note={"end": 0}))
+        sink(records.where("offset < 1"), 7)
+        store.commit_progress("orders.deadletter", Progress(run="run-1", batch=6, note={"end": 0}))
+        sink(records, 7)
+        sink(records, 7)
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+    assert [letter["value"] for letter in letters(broker)] == [b"one", b"two"]
+
+
+def test_topic_without_schema_gives_records(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
+    produce(broker.bootstrap_servers, "raw", [b"a", b"b", b"a"])
+    app = hw.App("raw")
+    raw = app.topic("raw")
+
+    @app.view(raw, key="text")
+    def counts(raw: Any) -> Any:
+        return raw.selectExpr("cast(value as string) as text").groupBy("text").count()
+
+    store = run_once(app, spark, broker, tmp_path)
+    assert store.rows("counts") == [{"text": "a", "count": 2}, {"text": "b", "count": 1}]
+
+
+def broken_view(kind: str) -> hw.App:
+    views: dict[str, Callable[[Any], Any]] = {
+        "missing column": lambda orders: orders.select("product", "amont"),
+        "missing column in windowed": lambda orders: orders.transform(
+            hw.windowed(what={"x": hw.sum("amont")}, where=hw.Tumbling("1 minute"), by=["product"])
+        ),
+        "no event time": lambda orders: orders.select("product").transform(
+            hw.windowed(what={"x": hw.count()}, where=hw.Tumbling("1 minute"))
+        ),
+        "python error": lambda orders: orders.select(undefined),  # type: ignore[name-defined]  # noqa: F821
+        "no frame": lambda orders: None,
+    }
+    return shop(views[kind], key=["product"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("missing column", "`amont`"),
+        ("missing column in windowed", "`amont`"),
+        ("no event time", "no event time among the columns product"),
+        ("python error", r"NameError: name 'undefined' is not defined \(test_pipeline.py, line \d+\)"),
+        ("no frame", "must return a streaming DataFrame"),
+    ],
+)
+def test_broken_view_is_the_users_mistake_in_one_line(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path, kind: str, says: str
+) -> None:
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0)])
+    with pytest.raises(InvalidError, match=says) as caught:
+        run_once(broken_view(kind), spark, broker, tmp_path)
+    assert "cannot build view 'revenue'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_key_that_is_no_column_is_named(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0)])
+    with pytest.raises(
+        InvalidError, match="key column 'customer' is not in its result, which has: product, window"
+    ):
+        run_once(shop(key=["customer"]), spark, broker, tmp_path)
+
+
+def test_changed_view_is_refused_before_anything_is_written(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0)])
+    run_once(shop(), spark, broker, tmp_path)
+    changed = shop(lambda orders: orders.groupBy("product").count(), key=["product"])
+    with pytest.raises(ConflictError, match="cannot go on with view 'revenue'"):
+        run_once(changed, spark, broker, tmp_path)
+
+
+def test_failing_function_of_the_user_is_reported_with_its_reason_where_no_row_is_to_blame(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    def halves(frames):  # type: ignore[no-untyped-def]
+        for frame in frames:
+            if len(frame) > 1:
+                raise RuntimeError(f"cannot halve {len(frame)} at a time")
+            yield frame
+
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), order("tea", 2.0)])
+    schema = "product string, amount double"
+    app = shop(lambda orders: orders.select("product", "amount").mapInPandas(halves, schema), key=["product"])
+    with pytest.raises(HeadwaterError, match=r"RuntimeError: cannot halve 2 at a time.* none of them alone"):
+        run_once(app, spark, broker, tmp_path)
+    fact = FactStore(tmp_path / "facts.db").latest("revenue")[0]
+    assert fact.body["state"] == "failed"
+
+
+def test_query_that_fails_now_and_then_is_started_again_and_loses_nothing(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    from pyspark.sql.functions import udf
+
+    failures = tmp_path / "failures"
+
+    @udf("double")
+    def half(amount):  # type: ignore[no-untyped-def]
+        failed = len(failures.read_text()) if failures.exists() else 0
+        if failed < 2:
+            failures.write_text("x" * (failed + 1))
+            raise RuntimeError("this passes")
+        return amount / 2
+
+    produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), order("coffee", 3.0)])
+    app = shop(lambda orders: orders.select("product", half("amount").alias("half")), key=["product"])
+    store = run_once(app, spark, broker, tmp_path)
+    assert store.rows("revenue") == [{"product": "coffee", "half": 1.5}, {"product": "tea", "half": 0.5}]
+    facts = [fact.body for fact in FactStore(tmp_path / "facts.db").latest("revenue", limit=100)]
+    assert [fact["error"] for fact in facts if fact["state"] == "waiting"] == 2 * ["RuntimeError: this passes"]
+
+
+def products() -> hw.App:
+    app = hw.App("shop")
+    orders = app.topic("orders", schema=SCHEMA, event_time="at")
+
+    @app.view(orders, key="product", indexes=["amount"], search="product", history=50)
+    def latest(orders: Any) -> Any:
+        return orders.select("product", "amount")
+
+    return app
+
+
+def test_a_view_in_postgres_says_which_records_it_has_seen(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    address = f"{postgres.dsn}?schema=s{uuid4().hex}"
+    produce(
+        broker.bootstrap_servers, "orders", [order("green tea", 1.5), order("cocoa", 4.0), order("cocoa", 5.0)]
+    )
+    store = run_once(products(), spark, broker, tmp_path, address)
+    reader = ViewReader(store, "latest", SystemClock())
+    row = reader.get("cocoa", at_least={"orders": {0: 2}}, timeout_s=0)
+    assert row == {"product": "cocoa", "amount": 5.0}
+    with pytest.raises(UnavailableError, match="the last records it has seen are orders:0:2"):
+        reader.get("cocoa", at_least={"orders": {0: 3}}, timeout_s=0)
+    assert [row["product"] for row in reader.search("tea").rows] == ["green tea"]
+    store.close()
+
+    # The checkpoint's batches are in PostgreSQL: a store that does not have them would leave holes.
+    with pytest.raises(ConflictError, match=r"cannot continue view 'latest'.*views\.db' knows nothing"):
+        run_once(products(), spark, broker, tmp_path)
+    produce(broker.bootstrap_servers, "orders", [order("milk", 1.0)])
+    store = run_once(products(), spark, broker, tmp_path, address)
+    assert [row["product"] for row in store.rows("latest")] == ["cocoa", "green tea", "milk"]
+    store.close()

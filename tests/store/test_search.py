@@ -1,0 +1,34 @@
+"""What a word is, and what a search asks for."""
+
+import pytest
+
+from headwater.errors import InvalidError
+from headwater.store.search import Term, parse_search, words_of
+
+
+def test_words_have_neither_case_nor_accents() -> None:
+    assert words_of(["Crème brûlée", None, "STRAẞE_2"]) == ["creme", "brulee", "strasse", "2"]
+    assert words_of(["ﬁne İstanbul x²"]) == ["fine", "istanbul", "x2"]
+    assert words_of(["日本 語"]) == ["日本", "語"]
+
+
+def test_a_row_has_so_many_words() -> None:
+    assert len(words_of(["a " * 20_000, "b"])) == 10_000
+    assert words_of(["x" * 500]) == ["x" * 100]
+
+
+def test_a_search_in_both_languages() -> None:
+    search = parse_search('green "loose tea" cof* OR cocoa -decaf')
+    assert search.groups == (
+        (Term(("green",)),),
+        (Term(("loose", "tea")),),
+        (Term(("cof",), prefix=True), Term(("cocoa",))),
+    )
+    assert search.fts5 == '(("green") AND ("loose tea") AND ("cof" * OR "cocoa")) NOT ("decaf")'
+    assert search.tsquery == "(('green')) & (('loose' <-> 'tea')) & (('cof':*) | ('cocoa')) & !(('decaf'))"
+
+
+def test_an_or_without_a_side_is_none() -> None:
+    assert parse_search("OR tea OR").groups == ((Term(("tea",)),),)
+    with pytest.raises(InvalidError, match="no word"):
+        parse_search("... -x")

@@ -1,0 +1,122 @@
+"""Transcripts on the simulator: Beam's, ours, and documents that cannot be meant."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.errors import InvalidError
+from headwater.testing import check_transcripts, load_transcripts, run_transcripts, simulate
+from headwater.testing.relation_transcripts import read_relational
+from headwater.testing.transcripts import Mismatch, Transcript, read_transcript
+
+FOLDER = Path(__file__).parents[1] / "transcripts"
+ALL = [
+    pytest.param(transcript, id=f"{path.stem}-{number}-{transcript.name}")
+    for path in sorted(FOLDER.glob("*.yaml"))
+    for number, transcript in enumerate(load_transcripts(path))
+]
+
+
+@pytest.mark.parametrize("transcript", ALL)
+def test_transcript_holds(transcript: Transcript) -> None:
+    transcript.check(simulate)
+
+
+def test_beams_documents_are_all_there() -> None:
+    assert len(load_transcripts(FOLDER / "beam_triggers.yaml")) == 18
+
+
+def document(**keys: Any) -> dict[str, Any]:
+    return {"name": "mine", "where": "Tumbling(10)", "transcript": [{"input": [1]}], **keys}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"wher": "Tumbling(10)"}, "transcript 'mine' has a key 'wher'; there are"),
+        ({"transcript": None}, "transcript 'mine' has no list of actions"),
+        ({"transcript": [{"inputs": [1]}]}, "has an action .* there are clock, crash"),
+        ({"transcript": [{"input": [{"value": 1}]}]}, "has an element without `time`"),
+        ({"transcript": [{"watermark": "later"}]}, "a time in a transcript is a number of seconds, not 'later'"),
+        ({"transcript": [{"watermark": {"left": 1}}]}, "has a watermark of 'left', no input of it"),
+        ({"where": "Rolling(10)"}, "cannot read the window .* 'Rolling' is unknown; there are Tumbling"),
+        ({"where": "Tumbling(10"}, "cannot read the window .* not of the form"),
+        ({"where": "Tumbling(1+1)"}, "`1 \\+ 1` is neither a name nor a value"),
+        ({"where": "Tumbling()"}, "cannot read the window .*missing"),
+        ({"when": "AfterCount(0)"}, "AfterCount takes a number of events from 1 on, not 0"),
+        ({"how": "adding"}, "cannot read the mode 'adding': it is one of discarding"),
+        ({"stamp": "middle"}, "cannot read the stamp 'middle'"),
+        ({"what": {"x": "sum(colour)"}}, "computed from a column 'colour' that is not there"),
+    ],
+)
+def test_a_document_that_cannot_be_meant_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        read_transcript(document(**keys)).check(simulate)
+
+
+def test_a_transcript_that_does_not_hold_says_where(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\nwhere: Tumbling(10)\ntranscript:\n"
+        "  - input: [1]\n  - watermark: 10\n  - expect: [{values: [2]}]\n"
+    )
+    (verdict,) = run_transcripts([path])
+    assert not verdict.holds
+    assert verdict.reason is not None
+    assert verdict.reason.startswith("mine, action 3 (expect): unmatched output: {'values': [2]} is not among")
+    with pytest.raises(AssertionError, match="unmatched output"):
+        check_transcripts(path)
+
+
+def test_a_name_that_panes_do_not_have_is_refused() -> None:
+    actions = [{"input": [1]}, {"watermark": 10}, {"expect": [{"valeus": [1]}]}]
+    with pytest.raises(InvalidError, match="'valeus' is nothing that output have; there are"):
+        read_transcript(document(transcript=actions)).check(simulate)
+
+
+def test_a_document_that_should_fail_and_holds_is_broken(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nerror: Unmatched output\ntranscript:\n  - input: [1]\n")
+    (verdict,) = run_transcripts([path])
+    assert verdict.reason == "mine: holds, but should fail with 'Unmatched output'"
+
+
+def test_a_file_that_is_none_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("{")
+    for name in ("bad.yaml", "missing.yaml"):
+        with pytest.raises(InvalidError, match=f"cannot read transcripts from .*{name}"):
+            run_transcripts([tmp_path / name])
+
+
+def test_an_unknown_runner_is_told_in_words() -> None:
+    with pytest.raises(InvalidError, match="cannot run transcripts on 'flink'; there is simulator"):
+        run_transcripts([], on="flink")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"top": {"n": 1}}, "has join, top; it has one of join, table"),
+        ({"where": "Global"}, "has join, where; it has one of join, table"),
+        ({"transcript": None}, "has no list of actions"),
+        ({"transcript": [{"input": [], "from": "above"}]}, "there are clock, crash.* from left or right"),
+        ({"join": {"how": "left"}}, "join cannot be made of {}: 'on'"),
+        ({"join": {"on": "id", "withn": 5}}, "unknown withn"),
+    ],
+)
+def test_relational_document_that_cannot_be_meant(keys: Any, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        read_relational({"name": "mine", "join": {"on": "id"}, "transcript": [{"input": [{"id": 1}]}], **keys})
+
+
+@pytest.mark.parametrize("expected", [[], [{"id": 1}], [{"id": 1}, {"id": 2}], [{"id": 2}]])
+def test_relational_document_that_expects_something_else(expected: Any) -> None:
+    actions = [{"input": [{"id": 1}, {"id": 2}]}, {"expect": expected}]
+    transcript = read_relational({"name": "mine", "aggregate": {"by": "id", "what": {"n": "count()"}},
+                                  "transcript": actions})  # fmt: skip
+    if len(expected) == 2:
+        transcript.check(simulate)
+    else:
+        with pytest.raises(Mismatch, match="mine"):
+            transcript.check(simulate)

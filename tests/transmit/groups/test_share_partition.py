@@ -1,0 +1,287 @@
+"""A share partition: what is lent out, comes back, is done or given up."""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headwater.transmit.groups.share.share_partition import (
+    Ack,
+    Acknowledgement,
+    ShareError,
+    ShareLimits,
+    SharePartition,
+    Span,
+    State,
+    trimmed,
+)
+
+MEMBERS = st.sampled_from("abc")
+LIMITS = ShareLimits(lock_s=10, deliveries_max=3, in_flight_max=20)
+
+
+def acquire(partition: SharePartition, member: str, first: int, last: int, **kw: Any) -> list[tuple[int, ...]]:
+    asked = {"records_max": 100, "now": 0.0, "limits": LIMITS, **kw}
+    found = partition.acquire(member, [(first, last)], **asked)
+    return [(span.first, span.last, span.count) for span in found]
+
+
+def say(partition: SharePartition, member: str, first: int, last: int, *kinds: Ack) -> ShareError | None:
+    return partition.acknowledge(member, [Acknowledgement(first=first, last=last, kinds=kinds)], LIMITS, now=0.0)
+
+
+def test_accepted_records_move_the_start() -> None:
+    partition = SharePartition(5)
+    assert acquire(partition, "a", 5, 9) == [(5, 9, 1)]
+    assert say(partition, "a", 5, 6, Ack.ACCEPT) is None
+    assert (partition.start, partition.end) == (7, 10)
+    assert say(partition, "a", 8, 9, Ack.ACCEPT) is None
+    assert partition.start == 7
+    assert say(partition, "a", 7, 7, Ack.ACCEPT) is None
+    assert (partition.start, partition.end) == (10, 10)
+
+
+def test_a_record_is_lent_to_one_member_at_a_time() -> None:
+    partition = SharePartition(0)
+    acquire(partition, "a", 0, 4)
+    assert acquire(partition, "b", 0, 6) == [(5, 6, 1)]
+    assert say(partition, "b", 0, 0, Ack.ACCEPT) is ShareError.INVALID_STATE
+
+
+def test_released_records_come_again_with_their_count() -> None:
+    partition = SharePartition(0)
+    acquire(partition, "a", 0, 4)
+    assert say(partition, "a", 0, 4, Ack.ACCEPT, Ack.RELEASE, Ack.ACCEPT, Ack.RELEASE, Ack.GAP) is None
+    assert partition.next_offset(LIMITS) == 1
+    assert acquire(partition, "b", 1, 5) == [(1, 1, 2), (3, 3, 2), (5, 5, 1)]
+
+
+def test_a_lock_that_times_out_is_a_delivery() -> None:
+    partition = SharePartition(0)
+    for count in range(1, LIMITS.deliveries_max + 1):
+        assert acquire(partition, "a", 0, 1, now=count * 100.0) == [(0, 1, count)]
+        assert not partition.expire(LIMITS, now=count * 100.0 + 9.9)
+        assert partition.expire(LIMITS, now=count * 100.0 + 10)
+    (letter,) = partition.take_letters()
+    assert (letter.first, letter.last, letter.count, letter.state) == (0, 1, 3, State.ARCHIVING)
+    assert partition.start == 0
+    partition.bury(letter)
+    assert partition.start == 2
+
+
+def test_renewing_keeps_a_lock() -> None:
+    partition = SharePartition(0)
+    acquire(partition, "a", 0, 1)
+    partition.acknowledge("a", [Acknowledgement(first=0, last=0, kinds=[Ack.RENEW])], LIMITS, now=9.0)
+    partition.expire(LIMITS, now=10.0)
+    assert acquire(partition, "b", 0, 1, now=10.0) == [(1, 1, 2)]
+
+
+def test_an_acknowledgement_that_is_wrong_in_part_changes_nothing() -> None:
+    partition = SharePartition(0)
+    acquire(partition, "a", 0, 3)
+    acks = [Acknowledgement(first=0, last=1, kinds=[1]), Acknowledgement(first=3, last=4, kinds=[1])]
+    assert partition.acknowledge("a", acks, LIMITS, now=0) is ShareError.INVALID_STATE
+    assert partition.start == 0
+    assert say(partition, "a", 0, 3, Ack.ACCEPT, Ack.ACCEPT) is ShareError.INVALID_REQUEST
+    assert say(partition, "a", 3, 0, Ack.ACCEPT) is ShareError.INVALID_REQUEST
+
+
+def test_no_more_than_the_limit_is_out() -> None:
+    partition = SharePartition(0)
+    assert acquire(partition, "a", 0, 99) == [(0, 19, 1)]
+    assert partition.next_offset(LIMITS) is None
+    say(partition, "a", 0, 4, Ack.ACCEPT)
+    assert partition.next_offset(LIMITS) == 20
+    assert acquire(partition, "a", 0, 99) == [(20, 24, 1)]
+
+
+def test_whole_batches_unless_the_number_is_exact() -> None:
+    batches = [(0, 4), (5, 9)]
+    got = SharePartition(0).acquire("a", batches, records_max=3, limits=LIMITS, now=0)
+    assert [(s.first, s.last) for s in got] == [(0, 4)]
+    got = SharePartition(0).acquire("a", batches, records_max=7, limits=LIMITS, now=0, exact=True)
+    assert [(s.first, s.last) for s in got] == [(0, 6)]
+
+
+def test_offsets_that_the_log_skips_are_done() -> None:
+    partition = SharePartition(0)
+    assert acquire(partition, "a", 3, 4) == [(3, 4, 1)]
+    assert partition.start == 3
+
+
+def test_what_is_for_nobody_is_passed_over() -> None:
+    partition = SharePartition(0)
+    partition.skip(0, 2)
+    assert (partition.start, partition.end) == (3, 3)
+    acquire(partition, "a", 3, 8)
+    say(partition, "a", 5, 6, Ack.RELEASE)
+    partition.skip(4, 10)  # what is lent out stays with its member
+    assert partition.next_offset(LIMITS) == 11
+    assert say(partition, "a", 3, 4, Ack.ACCEPT) is None
+    assert (partition.start, say(partition, "a", 7, 8, Ack.ACCEPT)) == (7, None)
+    assert (partition.start, partition.end) == (11, 11)
+
+
+def test_records_gone_from_the_log_are_forgotten() -> None:
+    partition = SharePartition(0)
+    acquire(partition, "a", 0, 9)
+    assert partition.forget_before(5)
+    assert partition.start == 5
+    assert say(partition, "a", 0, 6, Ack.ACCEPT) is None
+    assert partition.start == 7
+
+
+def test_what_is_kept_brings_back_what_was_lent_and_nothing_that_is_done() -> None:
+    partition = SharePartition(0)
+    acquire(partition, "a", 0, 9)
+    say(partition, "a", 2, 5, Ack.ACCEPT, Ack.REJECT, Ack.RELEASE, Ack.ACCEPT)
+    again = SharePartition(partition.start, partition.spans())
+    assert acquire(again, "b", 0, 9) == [(0, 1, 2), (4, 4, 2), (6, 9, 2)]
+    assert [letter.first for letter in again.take_letters()] == [3]
+
+
+def test_a_log_that_has_become_shorter_takes_its_states_along() -> None:
+    partition = SharePartition(2)
+    acquire(partition, "a", 2, 9)
+    say(partition, "a", 5, 9, Ack.ACCEPT)
+    start, spans = trimmed(partition.start, partition.spans(), end=4)
+    again = SharePartition(start, spans, LIMITS)
+    assert (again.start, again.end) == (2, 4)
+    assert trimmed(7, [], end=4) == (4, [])
+
+
+class Sharing(RuleBasedStateMachine):
+    """Members, time and restarts in any order, against a plain note for each record."""
+
+    RECORDS = 60
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partition = SharePartition(0)
+        self.now = 0.0
+        self.holder: dict[int, tuple[str, float]] = {}
+        self.count = dict.fromkeys(range(self.RECORDS), 0)
+        self.done: set[int] = set()
+        self.dying: list[Span] = []
+
+    @rule(
+        member=st.sampled_from("abc"), size=st.integers(1, 15), exact=st.booleans(), records_max=st.integers(1, 9)
+    )
+    def fetch(self, member: str, size: int, exact: bool, records_max: int) -> None:
+        at = self.partition.next_offset(LIMITS)
+        if at is None or at >= self.RECORDS:
+            return
+        batches = [(n, min(n + size, self.RECORDS) - 1) for n in range(at - at % size, self.RECORDS, size)]
+        found = self.partition.acquire(
+            member, batches, records_max=records_max, limits=LIMITS, now=self.now, exact=exact
+        )
+        offsets = [n for span in found for n in range(span.first, span.last + 1)]
+        assert offsets
+        assert not exact or len(offsets) <= records_max
+        for span in found:
+            for n in range(span.first, span.last + 1):
+                assert n not in self.holder
+                assert n not in self.done
+                self.count[n] += 1
+                assert span.count == self.count[n] <= LIMITS.deliveries_max
+                self.holder[n] = (member, self.now + LIMITS.lock_s)
+
+    @precondition(lambda self: self.holder)
+    @rule(data=st.data(), length=st.integers(1, 8), kind=st.sampled_from(list(Ack)))
+    def acknowledge(self, data: st.DataObject, length: int, kind: Ack) -> None:
+        first = data.draw(st.sampled_from(sorted(self.holder)))
+        member = self.holder[first][0]
+        last = first
+        while last + 1 < first + length and self.holder.get(last + 1, ("", 0))[0] == member:
+            last += 1
+        acks = [Acknowledgement(first=first, last=last, kinds=[kind])]
+        assert self.partition.acknowledge(member, acks, LIMITS, self.now) is None
+        for n in range(first, last + 1):
+            if kind is Ack.RENEW:
+                self.holder[n] = (member, self.now + LIMITS.lock_s)
+                continue
+            del self.holder[n]
+            if kind in (Ack.ACCEPT, Ack.GAP):
+                self.done.add(n)
+        self.collect()
+
+    @rule(first=st.integers(0, RECORDS - 1), member=st.sampled_from("abc"))
+    def acknowledge_what_is_not_held(self, first: int, member: str) -> None:
+        if self.holder.get(first, ("", 0))[0] != member:
+            acks = [Acknowledgement(first=first, last=first, kinds=[Ack.ACCEPT])]
+            assert self.partition.acknowledge(member, acks, LIMITS, self.now) is ShareError.INVALID_STATE
+
+    @rule(seconds=st.floats(0, 12))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.partition.expire(LIMITS, self.now)
+        self.holder = {n: held for n, held in self.holder.items() if held[1] > self.now}
+        self.collect()
+
+    @rule(member=st.sampled_from("abc"), politely=st.booleans())
+    def leave(self, member: str, politely: bool) -> None:
+        self.partition.release(member, LIMITS, politely=politely)
+        for n, held in self.holder.items():
+            if politely and held[0] == member:
+                self.count[n] -= 1
+        self.holder = {n: held for n, held in self.holder.items() if held[0] != member}
+        self.collect()
+
+    @rule()
+    def bury(self) -> None:
+        for letter in self.dying:
+            self.partition.bury(letter)
+        self.dying = []
+
+    @rule()
+    def restart(self) -> None:
+        kept = self.partition.spans()
+        self.partition = SharePartition(self.partition.start, kept, LIMITS)
+        # A delivery that was under way still counts.
+        self.holder, self.dying = {}, []
+        self.collect()
+
+    def collect(self) -> None:
+        for letter in self.partition.take_letters():
+            self.dying.append(letter)
+            self.done.update(range(letter.first, letter.last + 1))
+
+    @invariant()
+    def everything_is_somewhere(self) -> None:
+        spans = self.partition._spans
+        assert [s.first for s in spans] == [self.partition.start, *(s.last + 1 for s in spans)][: len(spans)]
+        assert all(n in self.done for n in range(self.partition.start))
+        for span in spans:
+            for n in range(span.first, span.last + 1):
+                assert (span.state is State.ACQUIRED) == (n in self.holder)
+                assert (span.state > State.ACQUIRED) == (n in self.done)
+
+    def teardown(self) -> None:
+        """In the end, everything is acknowledged or archived."""
+        for _ in range(self.RECORDS * LIMITS.deliveries_max * 4):
+            at = self.partition.next_offset(LIMITS)
+            if at is None or at >= self.RECORDS:
+                self.wait(LIMITS.lock_s)
+                self.bury()
+                at = self.partition.next_offset(LIMITS)
+                if at is None or at >= self.RECORDS:
+                    break
+            self.fetch("z", 7, False, 7)
+        assert self.partition.start == self.RECORDS
+
+
+Sharing.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestSharing = Sharing.TestCase
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_counts(start: int) -> None:
+    partition = SharePartition(start)
+    acquire(partition, "a", start, start + 9)
+    say(partition, "a", start + 1, start + 2, Ack.ACCEPT)
+    say(partition, "a", start + 4, start + 4, Ack.RELEASE)
+    counts = partition.counts()
+    assert (counts.available, counts.acquired, counts.done) == (1, 7, 2)

@@ -1,0 +1,42 @@
+"""Whether records have keys, told quickly and told by reading them."""
+
+import contextlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.errors import CorruptError
+from headwater.record import Record
+from headwater.transmit.records.batch import HEADER_BYTES, encode_batch, read_header
+from headwater.transmit.records.compression import Compression
+from headwater.transmit.records.rewrite import all_have_keys, raw_records
+
+RECORDS = st.builds(
+    Record,
+    key=st.binary(max_size=200) | st.none(),
+    value=st.binary(max_size=200) | st.none(),
+    timestamp_ms=st.integers(0, 2**40),
+    headers=st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=2).map(tuple),
+)
+
+
+def slowly(data: bytes) -> bool:
+    with contextlib.suppress(CorruptError):
+        return all(record.key is not None for record in raw_records(data, 0, read_header(data)))
+    return False
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=20), st.sampled_from([Compression.NONE, Compression.ZSTD]))
+def test_the_quick_way_says_the_same(records: list[Record], compression: Compression) -> None:
+    data = encode_batch(records, compression=compression)
+    assert all_have_keys(data, 0, read_header(data)) == all(record.key is not None for record in records)
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=5), st.integers(0, 300), st.integers(0, 255))
+def test_the_quick_way_takes_nothing_that_does_not_fit(records: list[Record], at: int, byte: int) -> None:
+    """With a byte changed, whatever it meant."""
+    data = bytearray(encode_batch(records))
+    if HEADER_BYTES + at < len(data):
+        data[HEADER_BYTES + at] = byte
+    if all_have_keys(data, 0, read_header(data)):
+        assert slowly(bytes(data))

@@ -1,0 +1,218 @@
+"""A disk without room: what was acknowledged stays, and those who make room are not kept from it."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from headwater.errors import UnavailableError
+from headwater.record import Record, TopicPartition
+from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import Client
+from headwater.transmit.log import disk_reserve as room
+from headwater.transmit.log import index, partition, segment
+from headwater.transmit.log import start_offset as start
+from headwater.transmit.log.disk_reserve import Room
+from headwater.transmit.log.partition import LogSettings, PartitionLog
+from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, walk
+from headwater.transmit.topics import catalog
+from headwater.transmit.topics.catalog import Catalog
+
+ORDERS = TopicPartition("orders", 0)
+TINY = LogSettings(segment_bytes=1)  # a segment for each batch
+
+
+def full(*_: Any, **__: Any) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def unavailable(*_: Any) -> NoReturn:
+    raise UnavailableError("the disk is full")
+
+
+def full_while(there: Callable[[], bool], works: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given, **named: full() if there() else works(*given, **named)
+
+
+def append(log: PartitionLog, value: bytes) -> None:
+    data = bytearray(encode_batch([Record(value=value)]))
+    log.append(data, check_batches(data))
+    log.high_watermark = log.end_offset
+
+
+def values(log: PartitionLog) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    offset = log.start_offset
+    while data := log.read(offset, 1 << 20):
+        records = [record for at, _ in walk(data) for record in decode_batch(data, at)]
+        found += [record.value for record in records]
+        offset = records[-1].offset + 1
+    return found
+
+
+def test_a_log_closes_opens_and_is_read_without_its_indexes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(index.SparseIndex, "save", full)
+        for _ in range(2):
+            log = PartitionLog(tmp_path / "p", TINY)
+            append(log, b"v")
+            append(log, b"v")
+            log.close()
+        log = PartitionLog(tmp_path / "p", TINY)
+        assert values(log) == [b"v"] * 4
+        log.close()
+    log = PartitionLog(tmp_path / "p", TINY)
+    assert values(log) == [b"v"] * 4
+    log.close()
+
+
+def test_half_an_index_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_half(path: Path, content: bytes) -> NoReturn:
+        with path.open("wb") as file:
+            file.write(content[: len(content) // 2])
+        full()
+
+    log = PartitionLog(tmp_path / "p", TINY)
+    append(log, b"v")
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    log.close()
+    assert [path.suffix for path in (tmp_path / "p").iterdir()] == [".log"]
+
+
+@pytest.mark.parametrize("fails", ["_open_for_writing", "sync_directory"])
+def test_a_segment_that_cannot_be_followed_by_another_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    log = PartitionLog(tmp_path / "p", LogSettings())
+    append(log, b"1")
+    with monkeypatch.context() as patch:
+        patch.setattr(segment, fails, full)
+        with pytest.raises(OSError, match="No space left"):
+            log.roll()
+    append(log, b"2")
+    assert values(log) == [b"1", b"2"]
+    log.close()
+    log = PartitionLog(tmp_path / "p", LogSettings())
+    assert (log.damage, values(log)) == (None, [b"1", b"2"])
+    log.close()
+
+
+def test_deleting_old_records_makes_the_room_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PartitionLog(tmp_path / "p", TINY)
+    for n in range(5):
+        append(log, b"%d" % n)
+    oldest = log.segments[0].path
+    with monkeypatch.context() as patch:
+        patch.setattr(partition, "save_start", full_while(oldest.exists, start.save_start))
+        log.delete_before(3)
+    assert (log.start_offset, values(log)) == (3, [b"3", b"4"])
+    log.close()
+    log = PartitionLog(tmp_path / "p", TINY)
+    assert (log.start_offset, values(log)) == (3, [b"3", b"4"])
+    log.close()
+
+
+def test_where_even_that_is_not_enough_the_log_starts_with_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = PartitionLog(tmp_path / "p", TINY)
+    for n in range(5):
+        append(log, b"%d" % n)
+    with monkeypatch.context() as patch:
+        patch.setattr(partition, "save_start", full)
+        with pytest.raises(OSError, match="No space left"):
+            log.delete_before(3)
+    assert (log.start_offset, values(log)) == (1, [b"1", b"2", b"3", b"4"])
+    log.delete_before(3)
+    assert values(log) == [b"3", b"4"]
+    log.close()
+
+
+def test_records_leave_room_for_other_things(tmp_path: Path) -> None:
+    Room(tmp_path, reserved_bytes=0).take(1)
+    with pytest.raises(OSError, match="No space left on device: 1048576 MB are kept") as caught:
+        Room(tmp_path, reserved_bytes=1 << 40).take(1)
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_room_is_looked_for_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 100
+
+    def statvfs(_: Path) -> os.statvfs_result:
+        return os.statvfs_result((1, 1, 1000, free, free, 0, 0, 0, 0, 255))
+
+    monkeypatch.setattr(room.os, "statvfs", statvfs)
+    found = Room(tmp_path, reserved_bytes=10)
+    found.take(90)
+    free = 10
+    with pytest.raises(OSError, match="No space left"):
+        found.take(1)
+    free = 11
+    found.take(1)
+
+
+def test_a_topic_can_be_deleted_when_the_disk_takes_no_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Broker(tmp_path / "log") as broker, Client(broker.bootstrap_servers) as client:
+        client.create_topic("orders", partitions=1)
+        client.append(ORDERS, [Record(value=b"before")])
+        monkeypatch.setattr(Room, "take", full)
+        with pytest.raises(UnavailableError, match="No space left on device"):
+            client.append(ORDERS, [Record(value=b"refused")])
+        assert client.fetch(ORDERS, 0) != b""
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        assert admin.delete_topics(["orders"])["orders"].result() is None
+        assert "orders" not in admin.list_topics().topics
+
+
+def test_changes_that_cannot_be_noted_are_answered_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Broker(tmp_path / "log") as broker, Client(broker.bootstrap_servers) as client:
+        client.create_topic("orders", partitions=1)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        monkeypatch.setattr(catalog, "writing", unavailable)
+        shorter = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+        orders = ConfigResource(ResourceType.TOPIC, "orders", incremental_configs=[shorter])
+        for asked in (
+            admin.create_topics([NewTopic("more", 1)]),
+            admin.create_partitions([NewPartitions("orders", 2)]),
+            admin.incremental_alter_configs([orders]),
+            admin.delete_topics(["orders"]),
+        ):
+            with pytest.raises(KafkaException) as caught:
+                next(iter(asked.values())).result()
+            assert caught.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
+        assert len(client.topics(["orders"])["orders"].leaders) == 1
+
+
+def test_the_catalog_says_that_the_disk_is_full_and_remembers_what_it_had(tmp_path: Path) -> None:
+    memory = Catalog(tmp_path / "meta.db")
+    memory.create_topic("orders", 1, {})
+    pages = memory._durable.execute("pragma page_count").fetchone()[0]
+    memory._durable.execute(f"pragma max_page_count = {pages}")
+    with pytest.raises(UnavailableError, match="cannot note it: database or disk is full"):
+        for n in range(10_000):
+            memory.create_topic(f"more{n}", 1, {"note": "x" * 1000})
+    known = set(memory.topics)
+    memory.delete_topic("orders")
+    memory.close()
+    memory = Catalog(tmp_path / "meta.db")
+    assert set(memory.topics) == known - {"orders"}
+    memory.close()

@@ -1,0 +1,51 @@
+"""Transactions on the disk: states come back, and offsets follow the decision."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headwater.record import TopicPartition
+from headwater.transmit.topics.catalog import Catalog, CommittedOffset
+from headwater.transmit.transactions.store import Ledger
+from headwater.transmit.transactions.transaction import State, Transaction
+
+ORDERS = TopicPartition("orders", 0)
+ONGOING = Transaction(
+    id="t", producer_id=7, epoch=3, last_epoch=2, timeout_ms=1000, state=State.ONGOING,
+    partitions=frozenset({ORDERS, TopicPartition("orders", 1)}),
+    groups=frozenset({"g"}), started_ms=5, updated_ms=6,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_transaction_comes_back_as_it_was(tmp_path: Path, state: State) -> None:
+    Catalog(tmp_path / "meta.db").close()
+    ledger = Ledger(tmp_path / "meta.db")
+    ledger.save(replace(ONGOING, state=state))
+    ledger.close()
+    ledger = Ledger(tmp_path / "meta.db")
+    assert ledger.transactions() == [replace(ONGOING, state=state)]
+    ledger.forget("t")
+    assert ledger.transactions() == []
+    ledger.close()
+
+
+@pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
+def test_offsets_are_committed_or_dropped_with_the_decision(tmp_path: Path, state: State) -> None:
+    catalog, ledger = Catalog(tmp_path / "meta.db"), Ledger(tmp_path / "meta.db")
+    before = CommittedOffset(offset=1, leader_epoch=0, metadata="old")
+    after = CommittedOffset(offset=9, leader_epoch=0, metadata="new")
+    catalog.create_topic("orders", 1, {})
+    catalog.commit_offsets("g", [(ORDERS, before)], now_ms=0)
+    ledger.save(ONGOING)
+    ledger.add_offsets("t", "g", [(ORDERS, after), (TopicPartition("deleted", 0), after)])
+    ledger.add_offsets("other", "h", [(ORDERS, after)])
+    assert catalog.committed_offsets("g") == {ORDERS: before}
+    assert ledger.pending("g") == {ORDERS, TopicPartition("deleted", 0)}
+    ledger.save(replace(ONGOING, state=state))
+    assert catalog.committed_offsets("g") == {ORDERS: after if state is State.PREPARE_COMMIT else before}
+    assert ledger.pending("g") == set()
+    assert ledger.pending("h") == {ORDERS}
+    ledger.close()
+    catalog.close()
