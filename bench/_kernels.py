@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headwater.process.kernel import Now, State, Step
+from headwater.process.kernel import KernelStep, Now, State
 from headwater.process.table import Table
 
 WINDOW = 60_000_000
@@ -20,11 +20,11 @@ class RunningSum:
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         return rows.group_by("k").agg(pl.col("v").sum())
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         rows = self.combine(rows, now)
         known = state["sums"].get(rows.select("k"))
         totals = self.combine(pl.concat([known, rows]), now) if known.height else rows
-        return Step({"sums": state["sums"].put(totals)}, totals)
+        return KernelStep({"sums": state["sums"].put(totals)}, totals)
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class WindowSum:
             rows = rows.select("k", (pl.col("at") // WINDOW * WINDOW).alias("w"), "v")
         return rows.group_by("k", "w").agg(pl.col("v").sum())
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         table = state["windows"]
         if rows.height:
             rows = self.combine(rows, now).filter(pl.col("w") + WINDOW > now.watermark)
             known = table.get(rows.select("k", "w"))
             table = table.put(self.combine(pl.concat([known, rows]), now) if known.height else rows)
         due = table.where(pl.col("w") + WINDOW <= now.watermark)
-        return Step({"windows": table.drop(due.select("k", "w"))}, due)
+        return KernelStep({"windows": table.drop(due.select("k", "w"))}, due)

@@ -32,16 +32,16 @@ STATEMENT = """
 
 
 def on_duckdb(folder: Path, dsn: str) -> int:
-    from headwater.serve.sql import Places, run_sql
+    from headwater.serve.sql import SqlSources, run_sql
 
     statement = STATEMENT.format(parquet=f"'{folder}/kinds.parquet'", customers="pg.customers")
-    return len(run_sql(statement, Places(store=folder / "views.db", postgres=dsn)).rows)
+    return len(run_sql(statement, SqlSources(store=folder / "views.db", postgres=dsn)).rows)
 
 
 def on_spark(folder: Path, dsn: str) -> int:
     from pyspark.sql import SparkSession
 
-    from headwater.serve.sql import Places, _read_postgres
+    from headwater.serve.sql import SqlSources, _read_postgres
     from headwater.spark.session.session import spark_session
     from headwater.store.arrow import rows_as_arrow
     from headwater.store.views import ViewStore
@@ -52,7 +52,7 @@ def on_spark(folder: Path, dsn: str) -> int:
     with closing(ViewStore(folder / "views.db", read_only=True)) as store:
         rows = rows_as_arrow(store.reading(), store.shape("orders"))
     spark.createDataFrame(rows).createOrReplaceTempView("orders")
-    ((_, customers),) = _read_postgres([("pg", "customers")], Places(postgres=dsn))
+    ((_, customers),) = _read_postgres([("pg", "customers")], SqlSources(postgres=dsn))
     spark.createDataFrame(customers).createOrReplaceTempView("customers")
     spark.read.parquet(f"{folder}/kinds.parquet").createOrReplaceTempView("kinds")
     return len(spark.sql(STATEMENT.format(parquet="kinds", customers="customers")).collect())

@@ -282,12 +282,12 @@ async def _subscriber(port: int, changes: int, started: asyncio.Semaphore) -> tu
 
 def serve(folder: Path, ready: Connection) -> None:
     """In a process of its own: the app's HTTP server."""
-    from headwater.serve.api.app import Sources, create_app
+    from headwater.serve.api.app import ApiContext, create_app
     from headwater.serve.server import HttpServer
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     views, facts = ViewStore(folder / "views.db", read_only=True), FactStore(folder / "facts.db")
-    sources = Sources(app="bench", views=views, facts=facts, topics=None)
+    sources = ApiContext(app="bench", views=views, facts=facts, topics=None)
     with HttpServer(create_app(sources), "127.0.0.1", 0) as server:
         ready.send(int(server.url.rpartition(":")[2]))
         ready.recv()

@@ -73,7 +73,7 @@ class View(Query):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery(Query):
+class SinkQuery(Query):
     """Results that go to a place outside."""
 
     to: Sink
@@ -107,8 +107,8 @@ class App:
         return tuple(query for query in self.queries if isinstance(query, View))
 
     @property
-    def deliveries(self) -> tuple[Delivery, ...]:
-        return tuple(query for query in self.queries if isinstance(query, Delivery))
+    def sink_queries(self) -> tuple[SinkQuery, ...]:
+        return tuple(query for query in self.queries if isinstance(query, SinkQuery))
 
     def view_named(self, name: str) -> View:
         """The view of that name; an InvalidError that names the others if there is none."""
@@ -205,7 +205,7 @@ class App:
 
         def declare(function: ViewFunction) -> ViewFunction:
             self._add(
-                Delivery(name=name or function.__name__, topics=topics, key=_names(key), function=function, to=to)
+                SinkQuery(name=name or function.__name__, topics=topics, key=_names(key), function=function, to=to)
             )
             return function
 

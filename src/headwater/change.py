@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+CHANGE = "_change"
+"""Name of the column that marks each row as a change: 1 inserts the row, -1 retracts it."""
+
 
 class Op(StrEnum):
     """What happened to the row; the letters are Debezium's."""

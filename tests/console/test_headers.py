@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from headwater.console.pages import routes
-from headwater.serve.api.app import Sources, create_app
+from headwater.serve.api.app import ApiContext, create_app
 from headwater.serve.server import HttpServer
 from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore
@@ -26,7 +26,7 @@ def get(url: str, path: str, **headers: str) -> http.client.HTTPResponse:
 @pytest.fixture
 def url(tmp_path: Path):
     views, facts = ViewStore(tmp_path / "views.db"), FactStore(tmp_path / "facts.db")
-    sources = Sources(app="shop", views=views, facts=facts, topics=None)
+    sources = ApiContext(app="shop", views=views, facts=facts, topics=None)
     with HttpServer(create_app(sources, extra_routes=routes()), "127.0.0.1", 0) as server:
         yield server.url
 

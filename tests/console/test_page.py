@@ -14,7 +14,7 @@ from playwright.sync_api import Page, Route, expect, sync_playwright
 from headwater.clock import SystemClock
 from headwater.console.pages import routes
 from headwater.record import TopicPartition
-from headwater.serve.api.app import Sources, create_app
+from headwater.serve.api.app import ApiContext, create_app
 from headwater.serve.live.group_lag import GroupLag, GroupLags
 from headwater.serve.live.rates import TopicRates
 from headwater.serve.server import HttpServer
@@ -22,7 +22,7 @@ from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.shapes import ViewShape
 from headwater.store.views import ViewStore
-from headwater.transmit.client.lag import Position
+from headwater.transmit.client.lag import GroupPosition
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [
@@ -67,7 +67,7 @@ class Shop:
 
     def server(self, port: int = 0) -> HttpServer:
         topics = TopicRates(lambda: self.offsets, SystemClock())
-        sources = Sources(
+        sources = ApiContext(
             app="shop", views=self.views, facts=self.facts, topics=topics, groups=GroupLags(self.read_groups)
         )
         return HttpServer(create_app(sources, extra_routes=routes()), "127.0.0.1", port)
@@ -228,8 +228,8 @@ def test_a_group_that_is_about_to_lose_records_is_pointed_out(shop, visit):
     expect(page.locator("#health")).not_to_have_text("Connecting to the app")
     expect(page.locator("#groups-panel")).to_be_hidden()
 
-    fine = Position(offset=400, end=400, lag_records=0, at_risk_records=0)
-    late = Position(offset=100, end=400, lag_records=300, at_risk_records=250)
+    fine = GroupPosition(offset=400, end=400, lag_records=0, at_risk_records=0)
+    late = GroupPosition(offset=100, end=400, lag_records=300, at_risk_records=250)
     place = TopicPartition("orders", 0)
     shop.readers = [
         GroupLag(name="reports", kind="classic", state="Stable", positions={place: fine}),
@@ -280,7 +280,9 @@ def test_page_survives_a_server_that_restarts(shop, visit):
 def test_page_fits_its_window(shop, visit, width):
     shop.sell(("tea with a rather long name, as products have", 0, 3.5))
     shop.tell(state="failed", error="x" * 300)
-    behind = {TopicPartition("orders", 0): Position(offset=0, end=10**9, lag_records=10**9, at_risk_records=10**9)}
+    behind = {
+        TopicPartition("orders", 0): GroupPosition(offset=0, end=10**9, lag_records=10**9, at_risk_records=10**9)
+    }
     shop.readers = [GroupLag(name="g" * 200, kind="classic", state="PreparingRebalance", positions=behind)]
     visit.page.set_viewport_size({"width": width, "height": 800})
     page = visit.open()

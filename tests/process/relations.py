@@ -6,9 +6,9 @@ from typing import Any
 
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.process.changes import CHANGE_TYPE
 from headwater.process.kernel import Kernel, Now
-from headwater.process.windows.windowing import CHANGE
 
 EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "40"))  # more to look for rare cases
 

@@ -10,7 +10,7 @@ from headwater.process.aggregates import aggregates as a
 from headwater.process.tables.as_of_join import GONE, AsOfKernel
 from headwater.process.tables.changelog import AT, DELETED, POSITION, ChangelogKernel
 from headwater.process.tables.interval_join import Bounds, IntervalKernel
-from headwater.process.tables.ranking import Lateness, Order, RankingKernel
+from headwater.process.tables.ranking import RankingKernel, RankLateness, RankOrder
 from headwater.process.tables.sides import LEFT, RIGHT, How
 from tests.process.relations import Running
 
@@ -48,8 +48,8 @@ def as_of() -> tuple[Any, Any]:
 
 
 def rolling() -> tuple[Any, Any]:
-    lateness = Lateness("at", 15 * MINUTE)
-    kernel = RankingKernel.rolling(10, {"mean": a.mean("n")}, ["user"], Order.read("at"), SIDE, lateness)
+    lateness = RankLateness("at", 15 * MINUTE)
+    kernel = RankingKernel.rolling(10, {"mean": a.mean("n")}, ["user"], RankOrder.read("at"), SIDE, lateness)
     return kernel, lambda start: rows(start, SIDE)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from headwater.clock import ManualClock
 from headwater.record import TopicPartition
-from headwater.serve.api.app import Sources, create_app
+from headwater.serve.api.app import ApiContext, create_app
 from headwater.serve.live.group_lag import GroupLag, GroupLags
 from headwater.serve.live.rates import TopicRates
 from headwater.serve.server import HttpServer
@@ -52,8 +52,8 @@ class Shop:
         self.groups = GroupLags(lambda: self.readers)
 
     @property
-    def sources(self) -> Sources:
-        return Sources(app="shop", views=self.views, facts=self.facts, topics=self.topics, groups=self.groups)
+    def sources(self) -> ApiContext:
+        return ApiContext(app="shop", views=self.views, facts=self.facts, topics=self.topics, groups=self.groups)
 
     def sell(self, *rows: tuple[str, int, float]) -> None:
         """Commit one batch of rows: product, minute after noon, revenue."""

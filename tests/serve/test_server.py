@@ -77,7 +77,7 @@ def test_stops_with_a_listener_that_does_not_read(shop, capfd):
 def test_listener_that_leaves_is_forgotten(caller, monkeypatch):
     reads: list[int] = []
 
-    def counted(views: ViewStore, view: str, after: int) -> feeds.Step:
+    def counted(views: ViewStore, view: str, after: int) -> feeds.FeedStep:
         reads.append(after)
         return next_step(views, view, after)
 

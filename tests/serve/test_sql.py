@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwater.errors import InvalidError, UnavailableError
-from headwater.serve.sql import Places, named_tables, run_sql
+from headwater.serve.sql import SqlSources, named_tables, run_sql
 from headwater.store.arrow import arrow_type, rows_as_arrow
 from headwater.store.columns import Column
 from headwater.store.shapes import ViewShape
@@ -68,7 +68,7 @@ def test_all_four_in_one_statement(
         db.execute(
             f"insert into {schema}.customers values (1, 'Ada', now(), '10.0.0.0/8'), (2, 'Bob', now(), null)"
         )
-    places = Places(store=views, servers=broker.bootstrap_servers, postgres=postgres.dsn)
+    places = SqlSources(store=views, servers=broker.bootstrap_servers, postgres=postgres.dsn)
     statement = f"""
         with sold as (select value->>'$.product' as product, count(*) as orders from topic.orders group by all)
         select r.product, r.revenue, r.window.start as at, c.name, s.orders, k.kind
@@ -89,7 +89,7 @@ def test_all_four_in_one_statement(
 
 
 def test_a_view_twice_and_an_empty_topic(views: Path, broker: Broker) -> None:
-    places = Places(store=views, servers=broker.bootstrap_servers)
+    places = SqlSources(store=views, servers=broker.bootstrap_servers)
     assert run_sql("select count(*) from revenue a join revenue b using (product)", places).rows == [[3]]
     from headwater.transmit.client.client import Client
 
@@ -114,16 +114,16 @@ def test_a_view_twice_and_an_empty_topic(views: Path, broker: Broker) -> None:
 )
 def test_what_cannot_be_run(views: Path, broker: Broker, statement: str, message: str) -> None:
     with pytest.raises(InvalidError, match=f"(?i){message}"):
-        run_sql(statement, Places(store=views, servers=broker.bootstrap_servers))
+        run_sql(statement, SqlSources(store=views, servers=broker.bootstrap_servers))
 
 
 def test_places_that_are_away(views: Path) -> None:
     with pytest.raises(InvalidError, match="where the log is"):
-        run_sql("select * from topic.orders", Places(store=views))
+        run_sql("select * from topic.orders", SqlSources(store=views))
     with pytest.raises(UnavailableError):
-        run_sql("select * from topic.orders", Places(store=views, servers="127.0.0.1:1"))
+        run_sql("select * from topic.orders", SqlSources(store=views, servers="127.0.0.1:1"))
     with pytest.raises(UnavailableError):
-        run_sql("select * from pg.t", Places(postgres="postgresql://postgres@127.0.0.1:1/x"))
+        run_sql("select * from pg.t", SqlSources(postgres="postgresql://postgres@127.0.0.1:1/x"))
 
 
 def test_names() -> None:

@@ -20,7 +20,7 @@ from headwater.store.generations import Generations
 from headwater.store.questions import Answer, Question
 from headwater.store.reader import ViewReader, Views
 from headwater.store.shapes import Access, ViewShape
-from headwater.store.subscription import Kind
+from headwater.store.subscription import EventKind
 from headwater.store.views import ViewStore
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -537,7 +537,7 @@ def test_rows_then_changes_then_where_it_was(shop: Shop) -> None:
     shop.put(order(1), order(2))
     events = shop.orders.subscribe(silent_s=5)
     kinds = [next(events) for _ in range(4)]
-    assert [event.kind for event in kinds] == [Kind.RESET, Kind.ROW, Kind.ROW, Kind.READY]
+    assert [event.kind for event in kinds] == [EventKind.RESET, EventKind.ROW, EventKind.ROW, EventKind.READY]
     assert [event.row["id"] for event in kinds[1:3] if event.row] == [1, 2]
     shop.put(order(1, "milk"))
     shop.take(order(2))
@@ -568,8 +568,12 @@ def test_a_subscriber_that_was_away_too_long_is_reset(shop: Shop) -> None:
     (*_, ready) = take(shop)
     for n in range(4):
         shop.put(order(n))
-    assert [event.kind for event in take(shop, ready.token)] == [Kind.RESET, *[Kind.ROW] * 4, Kind.READY]
-    assert take(shop, "00000000-5")[0].kind is Kind.RESET
+    assert [event.kind for event in take(shop, ready.token)] == [
+        EventKind.RESET,
+        *[EventKind.ROW] * 4,
+        EventKind.READY,
+    ]
+    assert take(shop, "00000000-5")[0].kind is EventKind.RESET
     with pytest.raises(InvalidError, match="cannot read 'x' as a position"):
         take(shop, "x")
 
@@ -584,7 +588,7 @@ def test_a_subscriber_in_the_rows_that_is_overtaken_begins_again(
     seen = [next(events) for _ in range(2)]
     shop.put(*(order(n, "milk") for n in range(4)))
     seen += events
-    last = max(n for n, event in enumerate(seen) if event.kind is Kind.RESET)
+    last = max(n for n, event in enumerate(seen) if event.kind is EventKind.RESET)
     assert [event.row["product"] for event in seen[last:] if event.row] == ["milk"] * 4
 
 
@@ -605,7 +609,7 @@ def test_rows_and_changes_add_up_to_the_view(
             continue
         for event in reader.subscribe(token, silent_s=0):
             token = event.token or token
-            if event.kind is Kind.RESET:
+            if event.kind is EventKind.RESET:
                 held.clear()
             elif event.row is not None:
                 held[event.row["id"]] = event.row

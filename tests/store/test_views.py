@@ -16,7 +16,7 @@ from headwater.change import Op
 from headwater.errors import ConflictError, InvalidError, RefusedError
 from headwater.store.columns import Column
 from headwater.store.shapes import Access, ViewShape
-from headwater.store.tables import Progress
+from headwater.store.tables import ViewProgress
 from headwater.store.views import ViewStore
 
 TOTALS = ViewShape(
@@ -70,7 +70,7 @@ def test_same_batch_again_is_skipped(place, open_store):
     store.commit_rows("totals", totals(("tea", 1.0)), run="r", batch=0)
     assert not store.commit_rows("totals", totals(("tea", 99.0)), run="r", batch=0)
     assert as_mapping(store.rows("totals")) == {"tea": 1.0}
-    assert store.progress("totals") == Progress(run="r", batch=0, note={})
+    assert store.progress("totals") == ViewProgress(run="r", batch=0, note={})
 
 
 def test_new_run_starts_from_nothing(place, open_store):
@@ -92,7 +92,7 @@ def test_failed_batch_leaves_no_trace(place, open_store):
     with pytest.raises(KeyError):
         store.commit_rows("totals", pa.table({"product": ["tea"]}), run="second", batch=0)
     assert as_mapping(store.rows("totals")) == {"tea": 1.0}
-    assert store.progress("totals") == Progress(run="first", batch=0, note={})
+    assert store.progress("totals") == ViewProgress(run="first", batch=0, note={})
 
 
 def test_a_rehearsal_leaves_no_trace(place, open_store):

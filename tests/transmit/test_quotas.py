@@ -21,8 +21,8 @@ from headwater.transmit.quotas import (
     WINDOW_S,
     Bucket,
     Entity,
-    Kind,
     Meter,
+    QuotaKind,
     Quotas,
     precedence,
 )
@@ -43,49 +43,54 @@ amounts = st.lists(st.tuples(st.integers(1, 10_000), st.floats(0, 5)), min_size=
 def test_the_most_particular_entity_decides() -> None:
     order = [entity for entity, _ in precedence(USER, CLIENT)]
     for place, entity in enumerate(order):
-        quotas = Quotas({each: {Kind.PRODUCE: 1.0 + n} for n, each in enumerate(order) if n >= place})
-        assert quotas.limit(Kind.PRODUCE, USER, CLIENT) == (1.0 + place, dict(precedence(USER, CLIENT))[entity])
+        quotas = Quotas({each: {QuotaKind.PRODUCE: 1.0 + n} for n, each in enumerate(order) if n >= place})
+        assert quotas.limit(QuotaKind.PRODUCE, USER, CLIENT) == (
+            1.0 + place,
+            dict(precedence(USER, CLIENT))[entity],
+        )
 
 
 def test_each_kind_is_looked_up_by_itself() -> None:
-    quotas = Quotas({Entity(USER, CLIENT): {Kind.FETCH: 5.0}, Entity(None, DEFAULT): {Kind.PRODUCE: 7.0}})
-    assert quotas.limit(Kind.PRODUCE, USER, CLIENT) == (7.0, Entity(None, CLIENT))
-    assert quotas.limit(Kind.FETCH, USER, CLIENT) == (5.0, Entity(USER, CLIENT))
-    assert quotas.limit(Kind.REQUEST, USER, CLIENT) is None
-    assert quotas.use(Kind.REQUEST, USER, CLIENT, 1e9, now=0.0) == 0
+    quotas = Quotas(
+        {Entity(USER, CLIENT): {QuotaKind.FETCH: 5.0}, Entity(None, DEFAULT): {QuotaKind.PRODUCE: 7.0}}
+    )
+    assert quotas.limit(QuotaKind.PRODUCE, USER, CLIENT) == (7.0, Entity(None, CLIENT))
+    assert quotas.limit(QuotaKind.FETCH, USER, CLIENT) == (5.0, Entity(USER, CLIENT))
+    assert quotas.limit(QuotaKind.REQUEST, USER, CLIENT) is None
+    assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 1e9, now=0.0) == 0
 
 
 def test_a_users_quota_is_shared_by_its_clients_and_a_default_is_not_shared() -> None:
-    quotas = Quotas({Entity(USER): {Kind.PRODUCE: 10.0}, Entity(None, DEFAULT): {Kind.FETCH: 10.0}})
-    assert quotas.use(Kind.PRODUCE, USER, "a", 100, now=0.0) == 0
-    assert quotas.use(Kind.PRODUCE, USER, "b", 10, now=0.0) == 1.0
-    assert quotas.use(Kind.FETCH, USER, "a", 100, now=0.0) == 0
-    assert quotas.use(Kind.FETCH, USER, "b", 100, now=0.0) == 0
+    quotas = Quotas({Entity(USER): {QuotaKind.PRODUCE: 10.0}, Entity(None, DEFAULT): {QuotaKind.FETCH: 10.0}})
+    assert quotas.use(QuotaKind.PRODUCE, USER, "a", 100, now=0.0) == 0
+    assert quotas.use(QuotaKind.PRODUCE, USER, "b", 10, now=0.0) == 1.0
+    assert quotas.use(QuotaKind.FETCH, USER, "a", 100, now=0.0) == 0
+    assert quotas.use(QuotaKind.FETCH, USER, "b", 100, now=0.0) == 0
 
 
 def test_changing_a_quota_forgets_what_was_used() -> None:
-    quotas = Quotas({Entity(USER): {Kind.PRODUCE: 1.0}})
-    assert quotas.use(Kind.PRODUCE, USER, CLIENT, 100, now=0.0) == 90
-    quotas.change(Entity(USER), {Kind.PRODUCE: 2.0})
-    assert quotas.use(Kind.PRODUCE, USER, CLIENT, 20, now=0.0) == 0
+    quotas = Quotas({Entity(USER): {QuotaKind.PRODUCE: 1.0}})
+    assert quotas.use(QuotaKind.PRODUCE, USER, CLIENT, 100, now=0.0) == 90
+    quotas.change(Entity(USER), {QuotaKind.PRODUCE: 2.0})
+    assert quotas.use(QuotaKind.PRODUCE, USER, CLIENT, 20, now=0.0) == 0
     quotas.change(Entity(USER), {})
     assert quotas.table == {}
 
 
 def test_a_percentage_is_of_one_threads_time_and_the_rest_is_bounded() -> None:
-    quotas = Quotas({Entity(USER): {Kind.REQUEST: 50.0}})
-    assert quotas.use(Kind.REQUEST, USER, CLIENT, 5.0, now=0.0) == 0
-    assert quotas.use(Kind.REQUEST, USER, CLIENT, 0.25, now=0.0) == 0.5
-    assert quotas.use(Kind.REQUEST, USER, CLIENT, 100.0, now=0.0) == REQUEST_REST_S_MAX
+    quotas = Quotas({Entity(USER): {QuotaKind.REQUEST: 50.0}})
+    assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 5.0, now=0.0) == 0
+    assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 0.25, now=0.0) == 0.5
+    assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 100.0, now=0.0) == REQUEST_REST_S_MAX
 
 
 def test_names_from_outside_do_not_fill_the_memory() -> None:
-    quotas = Quotas({Entity(None, DEFAULT): {Kind.PRODUCE: 1.0}})
-    quotas.use(Kind.PRODUCE, USER, "greedy", 1000, now=0.0)
+    quotas = Quotas({Entity(None, DEFAULT): {QuotaKind.PRODUCE: 1.0}})
+    quotas.use(QuotaKind.PRODUCE, USER, "greedy", 1000, now=0.0)
     for n in range(METERS_MAX + 10):
-        quotas.use(Kind.PRODUCE, USER, f"client-{n}", 1, now=0.0)
+        quotas.use(QuotaKind.PRODUCE, USER, f"client-{n}", 1, now=0.0)
     assert len(quotas.meters) <= METERS_MAX
-    assert Bucket(Kind.PRODUCE, Entity(None, "greedy")) in quotas.meters
+    assert Bucket(QuotaKind.PRODUCE, Entity(None, "greedy")) in quotas.meters
 
 
 @given(amounts, st.integers(1, 5000))

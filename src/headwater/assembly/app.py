@@ -143,9 +143,9 @@ def running(
             say(f"Spark is ready; its log is {log_file}")
             stack.callback(pipeline.stop)
             pipeline.start()
-            for delivery in app.deliveries:
-                promise = _promise(delivery.to.guarantee)
-                say(f"sink {delivery.name} writes to {type(delivery.to).__name__}, {promise}")
+            for query in app.sink_queries:
+                promise = _promise(query.to.guarantee)
+                say(f"sink {query.name} writes to {type(query.to).__name__}, {promise}")
             return pipeline
 
         spark = stack.enter_context(closing(SparkRun(start_pipeline, say, clock)))
@@ -243,7 +243,7 @@ def _start_console(
     if settings.http is None:
         return None
     from headwater.console.pages import routes
-    from headwater.serve.api.app import Sources, create_app
+    from headwater.serve.api.app import ApiContext, create_app
     from headwater.serve.live.group_lag import GroupLags
     from headwater.serve.live.rates import TopicRates
     from headwater.serve.metrics import metrics_route, view_metrics
@@ -252,7 +252,7 @@ def _start_console(
     rates = TopicRates(_offsets_reader(servers), SystemClock())
     store, facts = stores
     groups = GroupLags(_groups_reader(servers))
-    sources = Sources(app=app.name, views=store, facts=facts, topics=rates, groups=groups)
+    sources = ApiContext(app=app.name, views=store, facts=facts, topics=rates, groups=groups)
     figures = [*([broker.metrics] if broker else []), view_metrics(store)]
     http = create_app(sources, extra_routes=[metrics_route(figures), *routes()])
     server = stack.enter_context(HttpServer(http, *settings.http))

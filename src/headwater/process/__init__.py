@@ -5,6 +5,6 @@
     aggregates     aggregate functions as columns
     device_clocks  estimate and correct the clock error of devices
 
-Shared by all: `kernel` (the interface that runners run), `table` (a kernel's state), `changes` (rows with weights),
-`watermarks` and `durations`.
+Shared by all: `kernel` (the interface that runners run), `table` (a kernel's state), `changes` (rows with
+weights), `watermarks` and `durations`.
 """

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.process.table import Table
-from headwater.process.windows.windowing import CHANGE
 
 ROW = "_row"
 """A whole row, as one value."""

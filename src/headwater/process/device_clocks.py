@@ -12,7 +12,7 @@ import polars as pl
 
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
-from headwater.process.kernel import Now, State, Step
+from headwater.process.kernel import KernelStep, Now, State
 from headwater.process.table import Table
 
 CLOCKS = "clocks"
@@ -78,7 +78,7 @@ class ClockKernel:
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         return rows
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         device, table = self.clocks.device, state[CLOCKS]
         known = table.get(rows.select(device).unique())
         recent = pl.col(_PERIOD) >= pl.col(_PERIOD).max().over(device) - 1
@@ -89,7 +89,7 @@ class ClockKernel:
         moved = moved.with_columns(pl.col(OFFSET).fill_null(0))
         moved = moved.with_columns(pl.col(self.clocks.event) + pl.col(OFFSET)).select(self.output_schema.names())
         forgotten = known.join(kept, on=[device, _PERIOD], how="anti").select(device, _PERIOD)
-        return Step({CLOCKS: table.drop(forgotten).put(kept)}, moved)
+        return KernelStep({CLOCKS: table.drop(forgotten).put(kept)}, moved)
 
     def _seen(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The least difference of each device in each period of time."""

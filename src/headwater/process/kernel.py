@@ -33,7 +33,7 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class KernelStep:
     """What a step gives; `wake_up` is the processing time at which the kernel wants a step, rows or no rows.
 
     `late` holds the rows that no window took, for the late ledger; `counters` says how many of what there was.
@@ -65,7 +65,7 @@ class Kernel(Protocol):
         """
         ...
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         """Take rows in at `now.watermark`, then fire what is due.
 
         A runner that learns of a new watermark from the rows themselves calls twice: once with the rows at the old

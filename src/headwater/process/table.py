@@ -86,7 +86,7 @@ class _Needles:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class Matches:
     """Rows of a table beside keys: the hash of each key, and the rows found, with `_hash` among their columns.
 
     No two keys share a hash here, so rows and keys can be put together by it alone.
@@ -200,7 +200,7 @@ class Table:
         rows = _newest(found, self.key) if found else self.fresh.clear()
         return rows.filter(~pl.col(GONE)).select(self._columns)
 
-    def meet(self, keys: pl.DataFrame) -> Met | None:
+    def meet(self, keys: pl.DataFrame) -> Matches | None:
         """What is stored of these keys, of which some may be there several times, to be put together by hashes.
 
         None where that is not possible: two keys have one hash, `by` is not the whole key, or there are changes
@@ -220,7 +220,7 @@ class Table:
                 return None
             order, ordered = order[is_first], ordered[is_first]
         found = self._found(_Needles.ordered(keys[order], ordered))
-        return None if found is None else Met(hashes, found)
+        return None if found is None else Matches(hashes, found)
 
     def _found(self, needles: _Needles) -> pl.DataFrame | None:
         """The rows of runs with the keys of needles that differ in their hashes; None if hashes do not suffice."""

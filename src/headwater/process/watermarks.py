@@ -15,7 +15,7 @@ from headwater.process.kernel import BEGINNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class ObservedBatch:
     """What the rows of one batch say of a partition: their greatest and least event time, and what was known of it
     before; `latest` is the greatest of all."""
 
@@ -26,7 +26,7 @@ class Batch:
     watermark: int
 
 
-Estimate = Callable[[Batch], int]
+Estimate = Callable[[ObservedBatch], int]
 """Of what came from a partition, the time up to which its events are complete."""
 
 
@@ -54,7 +54,7 @@ class UserEstimate:
 
     function: Callable[[Observed], datetime]
 
-    def __call__(self, batch: Batch) -> int:
+    def __call__(self, batch: ObservedBatch) -> int:
         observed = Observed(
             partition=batch.partition,
             highest=_moment(batch.highest),
@@ -90,7 +90,7 @@ class BoundedDisorder:
         if self.delay is not None:
             micros(self.delay)
 
-    def __call__(self, batch: Batch) -> int:
+    def __call__(self, batch: ObservedBatch) -> int:
         return batch.latest - (micros(self.delay) if self.delay else 0)
 
 
@@ -131,7 +131,7 @@ class Watermarks:
             known = marks.get(name, PartitionMark(seen_at=now))
             greatest = max(known.latest, time)
             complete = self.estimate(
-                Batch(
+                ObservedBatch(
                     partition=name,
                     highest=time,
                     lowest=time if lowest is None else lowest.get(name, time),

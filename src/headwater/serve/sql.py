@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class SqlSources:
     """Where to look for what a statement names; what is None is not there."""
 
     store: Path | str | None = None
@@ -53,7 +53,7 @@ class Result:
     rows: list[list[Any]]
 
 
-def run_sql(statement: str, places: Places) -> Result:
+def run_sql(statement: str, places: SqlSources) -> Result:
     """Run one statement that reads; an InvalidError says what is wrong with it."""
     duckdb = _duckdb()
     config = {
@@ -109,7 +109,7 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _fill(db: "duckdb.DuckDBPyConnection", names: set[tuple[str, ...]], places: Places) -> None:
+def _fill(db: "duckdb.DuckDBPyConnection", names: set[tuple[str, ...]], places: SqlSources) -> None:
     """Put what is named where the statement looks for it."""
     for catalog, read in ((TOPICS, _read_topics), (POSTGRES, _read_postgres)):
         wanted = sorted(name for name in names if len(name) > 1 and name[0] == catalog)
@@ -141,7 +141,7 @@ def _read_views(names: Sequence[str], place: Path | str) -> Iterator[tuple[str, 
                 yield name, rows_as_arrow(db, known[name.lower()])
 
 
-def _read_topics(names: Sequence[Sequence[str]], places: Places) -> Iterator[tuple[Sequence[str], pa.Table]]:
+def _read_topics(names: Sequence[Sequence[str]], places: SqlSources) -> Iterator[tuple[Sequence[str], pa.Table]]:
     if places.servers is None:
         raise InvalidError(
             "cannot read topics: it is not said where the log is", hint="--bootstrap-servers HOST:PORT"
@@ -178,7 +178,7 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
 
 
-def _read_postgres(names: Sequence[Sequence[str]], places: Places) -> Iterator[tuple[Sequence[str], pa.Table]]:
+def _read_postgres(names: Sequence[Sequence[str]], places: SqlSources) -> Iterator[tuple[Sequence[str], pa.Table]]:
     if places.postgres is None:
         raise InvalidError(
             "cannot read tables of PostgreSQL: it is not said where it is",

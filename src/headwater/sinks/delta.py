@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.sinks.net_changes import Folded, check_changes_have_key, fold
+from headwater.sinks.net_changes import NetChanges, check_changes_have_key, fold
 
 _GONE = "_headwater_gone"
 _OWNER = "headwater.query"
@@ -201,7 +201,7 @@ class _DeltaWriter:
         self._compact()
         return True
 
-    def _merge(self, folded: Folded, properties: Any) -> None:
+    def _merge(self, folded: NetChanges, properties: Any) -> None:
         puts, gone = folded.puts, folded.deletes
         missing = [f for f in puts.schema if f.name not in gone.column_names]
         for column in missing:

@@ -23,7 +23,7 @@ from headwater.clock import Clock, SystemClock
 from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.json_values import json_text
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.sinks.notices import Described, Notice, check_each, notices, send_all
+from headwater.sinks.notices import ChangeNotice, Notice, check_each, notices, send_all
 
 PLAIN, STARTTLS, TLS = "plain", "starttls", "tls"
 _PERMANENT_FROM = 500
@@ -156,7 +156,7 @@ class _MailWriter:
         return server
 
 
-def _line(change: Described) -> str:
+def _line(change: ChangeNotice) -> str:
     """A change as a line: what is there now, or what is gone, and what it was."""
     row = change.after if change.after is not None else change.before or {}
     text = ", ".join(f"{name} {_value(value)}" for name, value in row.items())

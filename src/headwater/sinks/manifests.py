@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
-from headwater.sinks.progress import Progress
+from headwater.sinks.progress import SinkProgress
 from headwater.transmit.log.segment import sync_directory
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Manifest:
     epoch: int = 0
     schema: "pa.Schema"
     key: tuple[str, ...]
-    progress: Progress | None = None
+    progress: SinkProgress | None = None
     files: tuple[DataFile, ...] = ()
 
 
@@ -223,8 +223,8 @@ def _decode(path: Path) -> Manifest:
         raise CorruptError(f"cannot read manifest {str(path)!r}: {error}") from error
 
 
-def _progress(told: dict[str, Any] | None) -> Progress | None:
-    return None if told is None else Progress(**{**told, "past": tuple(told["past"])})
+def _progress(told: dict[str, Any] | None) -> SinkProgress | None:
+    return None if told is None else SinkProgress(**{**told, "past": tuple(told["past"])})
 
 
 def _age_ms(path: Path, now_ms: int) -> float:

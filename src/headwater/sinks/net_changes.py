@@ -14,7 +14,7 @@ _SIGN, _AT = "_headwater_sign", "_headwater_at"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
+class NetChanges:
     """At most one row for each key in both together; `deletes` has the key columns only."""
 
     puts: pa.Table
@@ -30,14 +30,14 @@ def check_changes_have_key(stream: Stream, attempt: str) -> None:
         )
 
 
-def fold(batch: Batch, key: Sequence[str]) -> Folded:
+def fold(batch: Batch, key: Sequence[str]) -> NetChanges:
     """What is left of each key's rows: the last one decides."""
     rows = batch.rows
     signs = batch.signs if batch.signs is not None else pa.array([1] * rows.num_rows, pa.int8())
     # Only the keys take part, so that rows may have columns of any type.
     keys = cast(pl.DataFrame, pl.from_arrow(rows.select(list(key)).append_column(_SIGN, signs)))
     last = keys.with_row_index(_AT).group_by(list(key), maintain_order=True).agg(pl.col(_SIGN, _AT).last())
-    return Folded(
+    return NetChanges(
         puts=rows.take(_places(last.filter(pl.col(_SIGN) > 0))),
         deletes=rows.select(list(key)).take(_places(last.filter(pl.col(_SIGN) < 0))),
     )

@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class ChangeNotice:
     """What happened to a row, the batch's `at` that place; `before` is known where the query takes rows back."""
 
     op: Op
@@ -53,7 +53,7 @@ class Notice:
     part: int
     parts: int
     name: str
-    changes: tuple[Described, ...]
+    changes: tuple[ChangeNotice, ...]
 
     @property
     def id(self) -> str:
@@ -115,7 +115,7 @@ def check_each(each: str) -> None:
         raise InvalidError(f"cannot send notices for each {each!r}: 'batch' or 'row'")
 
 
-def _described(stream: Stream, batch: Batch) -> Iterator[tuple[bytes, Described]]:
+def _described(stream: Stream, batch: Batch) -> Iterator[tuple[bytes, ChangeNotice]]:
     """What happened, with what it is sorted by: the key, or without one the row."""
     texts = json_objects(batch.rows).to_pylist()
     signs = [1] * len(texts) if batch.signs is None else batch.signs.to_pylist()
@@ -123,7 +123,7 @@ def _described(stream: Stream, batch: Batch) -> Iterator[tuple[bytes, Described]
         for at, (text, sign) in enumerate(zip(texts, signs, strict=True)):
             row = json.loads(text)
             before, after = (None, row) if sign > 0 else (row, None)
-            yield text, Described(op=Op.INSERT if sign > 0 else Op.DELETE, before=before, after=after, at=at)
+            yield text, ChangeNotice(op=Op.INSERT if sign > 0 else Op.DELETE, before=before, after=after, at=at)
         return
     keys = json_objects(batch.rows.select(list(stream.key))).to_pylist()
     first: dict[bytes, int] = {}
@@ -138,10 +138,10 @@ def _described(stream: Stream, batch: Batch) -> Iterator[tuple[bytes, Described]
         if before is None and after is None:
             continue  # It came and went within the batch.
         op = Op.DELETE if after is None else Op.INSERT if before is None else Op.UPDATE
-        yield key, Described(op=op, before=before, after=after, at=end)
+        yield key, ChangeNotice(op=op, before=before, after=after, at=end)
 
 
-def _names_of(changes: Sequence[Described]) -> Iterator[str]:
+def _names_of(changes: Sequence[ChangeNotice]) -> Iterator[str]:
     """What each change says, and which it is of those that say the same."""
     seen: Counter[str] = Counter()
     for change in changes:

@@ -33,7 +33,7 @@ from headwater.sinks.manifests import (
     new_file,
 )
 from headwater.sinks.net_changes import check_changes_have_key, fold
-from headwater.sinks.progress import Step, advance, judge
+from headwater.sinks.progress import BatchAction, advance, judge
 from headwater.transmit.records.from_arrow import Ints, hashes_of_keys
 
 RANGE_ROWS = 1 << 16
@@ -140,9 +140,9 @@ class _ParquetWriter:
         before = self._manifest
         self._chain.check(before)
         step = judge(before.progress, batch, self._stream, repr(str(self._chain.folder)))
-        if step is Step.SKIP:
+        if step is BatchAction.SKIP:
             return False
-        there = before.files if step is Step.ADD else ()
+        there = before.files if step is BatchAction.ADD else ()
         files = self._rewritten(there, batch) if self._stream.key else self._appended(there, batch)
         self._commit(replace(before, files=tuple(files), progress=advance(before.progress, batch)))
         self._merge()

@@ -10,7 +10,7 @@ RUNS_KEPT = 1000
 """A run is a checkpoint that somebody threw away; nobody does that so often."""
 
 
-class Step(Enum):
+class BatchAction(Enum):
     """What to do with a batch."""
 
     SKIP = auto()
@@ -22,26 +22,26 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class SinkProgress:
     """The last batch that is there, of which run, and the runs before it."""
 
     run: str
     number: int
     past: tuple[str, ...] = ()
 
-    def after(self, batch: Batch) -> "Progress":
+    def after(self, batch: Batch) -> "SinkProgress":
         """The progress when the batch is there too."""
         if batch.run == self.run:
-            return Progress(run=self.run, number=batch.number, past=self.past)
-        return Progress(run=batch.run, number=batch.number, past=(*self.past, self.run)[-RUNS_KEPT:])
+            return SinkProgress(run=self.run, number=batch.number, past=self.past)
+        return SinkProgress(run=batch.run, number=batch.number, past=(*self.past, self.run)[-RUNS_KEPT:])
 
 
-def judge(progress: Progress | None, batch: Batch, stream: Stream, place: str) -> Step:
+def judge(progress: SinkProgress | None, batch: Batch, stream: Stream, place: str) -> BatchAction:
     """Decide what to do with a batch; ConflictError if its run was replaced by another one."""
     if progress is None:
-        return Step.ADD
+        return BatchAction.ADD
     if batch.run == progress.run:
-        return Step.SKIP if batch.number <= progress.number else Step.ADD
+        return BatchAction.SKIP if batch.number <= progress.number else BatchAction.ADD
     if batch.run in progress.past:
         raise ConflictError(
             f"cannot write batch {batch.number} of {stream.query!r} to {place}: its checkpoint (run {batch.run}) "
@@ -49,13 +49,13 @@ def judge(progress: Progress | None, batch: Batch, stream: Stream, place: str) -
             hint="start with the newer checkpoint, or with none, which writes everything anew",
         )
     if stream.continues == progress.run:
-        return Step.ADD
-    return Step.START_AFRESH
+        return BatchAction.ADD
+    return BatchAction.START_AFRESH
 
 
-def advance(progress: Progress | None, batch: Batch) -> Progress:
+def advance(progress: SinkProgress | None, batch: Batch) -> SinkProgress:
     """The progress to keep with the batch."""
-    return Progress(run=batch.run, number=batch.number) if progress is None else progress.after(batch)
+    return SinkProgress(run=batch.run, number=batch.number) if progress is None else progress.after(batch)
 
 
 def fenced(stream: Stream, place: str) -> ConflictError:

@@ -29,7 +29,7 @@ from headwater.json_values import time_texts
 from headwater.sink import Batch, Guarantee, Stream
 from headwater.sinks.json_rows import json_values
 from headwater.sinks.net_changes import check_changes_have_key, fold
-from headwater.sinks.progress import Progress, Step, advance, fenced, judge
+from headwater.sinks.progress import BatchAction, SinkProgress, advance, fenced, judge
 
 _BUSY_S = 10.0
 """How long to wait for another writer; longer, and the query tries again later."""
@@ -97,15 +97,15 @@ class SqliteWriter:
     def _apply(self, batch: Batch) -> bool:
         progress = self._progress()
         step = judge(progress, batch, self._stream, self._place)
-        if step is Step.SKIP:
+        if step is BatchAction.SKIP:
             return False
-        if step is Step.START_AFRESH:
+        if step is BatchAction.START_AFRESH:
             self._db.execute(f"delete from {_quote(self._table)}")
         self._put(replace(batch, rows=batch.rows.cast(self._stream.schema)))
         self._note(advance(progress, batch))
         return True
 
-    def _progress(self) -> Progress | None:
+    def _progress(self) -> SinkProgress | None:
         """How far the query is; ConflictError if somebody else has opened the table since."""
         found = self._db.execute(
             "select epoch, run, batch, past from headwater_progress where target = ?", (self._table,)
@@ -113,9 +113,9 @@ class SqliteWriter:
         if found is None or found[0] != self._epoch:
             raise fenced(self._stream, self._place)
         _, run, number, past = found
-        return None if run is None else Progress(run=run, number=number, past=tuple(json.loads(past)))
+        return None if run is None else SinkProgress(run=run, number=number, past=tuple(json.loads(past)))
 
-    def _note(self, progress: Progress) -> None:
+    def _note(self, progress: SinkProgress) -> None:
         self._db.execute(
             "update headwater_progress set run = ?, batch = ?, past = ? where target = ?",
             (progress.run, progress.number, json.dumps(progress.past), self._table),

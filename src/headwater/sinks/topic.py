@@ -31,12 +31,18 @@ from headwater.record import TopicPartition
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.json_rows import json_objects
 from headwater.sinks.net_changes import fold
-from headwater.sinks.progress import Progress, Step, advance, judge
+from headwater.sinks.progress import BatchAction, SinkProgress, advance, judge
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.client.topics import topic_settings
 from headwater.transmit.client.transactions import TransactionalProducer
 from headwater.transmit.records.batch import BATCH_BYTES, HEADER_BYTES, decode_batch, walk
-from headwater.transmit.records.from_arrow import Body, Ints, encode_columns, encode_headers, partitions_by_key
+from headwater.transmit.records.from_arrow import (
+    EncodedRecords,
+    Ints,
+    encode_columns,
+    encode_headers,
+    partitions_by_key,
+)
 
 REFUSE, APPEND = "refuse", "append"
 OP_HEADER = "op"
@@ -93,7 +99,7 @@ class KafkaTopic:
 class _Noted:
     """What the progress topic says of the last batch."""
 
-    progress: Progress
+    progress: SinkProgress
     topic: str
 
     def encode(self) -> bytes:
@@ -102,7 +108,7 @@ class _Noted:
     @classmethod
     def decode(cls, data: bytes) -> "_Noted":
         told = json.loads(data)
-        progress = Progress(run=told["run"], number=told["number"], past=tuple(told["past"]))
+        progress = SinkProgress(run=told["run"], number=told["number"], past=tuple(told["past"]))
         return cls(progress=progress, topic=told["topic"])
 
 
@@ -123,9 +129,9 @@ class _TopicWriter:
     def write(self, batch: Batch) -> bool:
         known = None if self._last is None else self._last.progress
         step = judge(known, batch, self._stream, f"topic {self._sink.name!r}")
-        if step is Step.SKIP:
+        if step is BatchAction.SKIP:
             return False
-        if step is Step.START_AFRESH:
+        if step is BatchAction.START_AFRESH:
             self._check_new_run()
         noted = _Noted(progress=advance(known, batch), topic=self._sink.name)
         record = (pa.array([text], pa.binary()) for text in (self._stream.query.encode(), noted.encode()))
@@ -157,7 +163,7 @@ class _TopicWriter:
 
     # -- records ----------------------------------------------------------------------------------------------
 
-    def _bodies(self, batch: Batch) -> dict[TopicPartition, list[Body]]:
+    def _bodies(self, batch: Batch) -> dict[TopicPartition, list[EncodedRecords]]:
         """The batch's records, encoded, by partition."""
         if self._stream.key:
             keys, values = _keyed(batch, self._stream.key)
@@ -177,14 +183,14 @@ class _TopicWriter:
 
     def _placed(
         self, places: Ints, keys: pa.Array | None, values: pa.Array, headers: pa.Array | None
-    ) -> dict[TopicPartition, list[Body]]:
+    ) -> dict[TopicPartition, list[EncodedRecords]]:
         if self._partitions > 1:
             order = np.argsort(places, kind="stable")
             places = places[order]
             keys, values, headers = (
                 None if c is None else c.take(pa.array(order)) for c in (keys, values, headers)
             )
-        found: dict[TopicPartition, list[Body]] = {}
+        found: dict[TopicPartition, list[EncodedRecords]] = {}
         numbers, starts, counts = np.unique(places, return_index=True, return_counts=True)
         for number, start, count in zip(numbers, starts, counts, strict=True):
             part = [None if c is None else c.slice(start, count) for c in (keys, values, headers)]
@@ -193,7 +199,7 @@ class _TopicWriter:
             found[TopicPartition(self._sink.name, int(number))] = bodies
         return found
 
-    def _check_sizes(self, bodies: list[Body], names: pa.Array) -> None:
+    def _check_sizes(self, bodies: list[EncodedRecords], names: pa.Array) -> None:
         """Refuse a record that makes a batch too large by itself; `names` are to know it by."""
         at = 0
         for body in bodies:

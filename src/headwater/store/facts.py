@@ -27,7 +27,7 @@ create table if not exists facts_by_kind (
 """
 
 
-class Kind(StrEnum):
+class FactKind(StrEnum):
     """What a fact is about: a query's batch or its state, or the stateful operators inside it."""
 
     BATCH = "batch"
@@ -53,7 +53,7 @@ class FactStore:
         self._local = threading.local()
         self._connection().executescript(_SCHEMA)
 
-    def add(self, query: str, body: dict[str, Any], *, at_ms: int, kind: Kind = Kind.BATCH) -> None:
+    def add(self, query: str, body: dict[str, Any], *, at_ms: int, kind: FactKind = FactKind.BATCH) -> None:
         """Append a fact and forget those that are too old; where there is no room, this one is lost."""
         try:
             with waits_for_room(self._path):
@@ -61,7 +61,7 @@ class FactStore:
         except UnavailableError:
             pass
 
-    def _add(self, query: str, body: dict[str, Any], at_ms: int, kind: Kind) -> None:
+    def _add(self, query: str, body: dict[str, Any], at_ms: int, kind: FactKind) -> None:
         db = self._connection()
         if db.in_transaction:
             db.execute("rollback")  # What is left of a fact that did not find room.
@@ -83,7 +83,7 @@ class FactStore:
         found = self._connection().execute("select distinct query from facts_by_kind order by 1")
         return [name for (name,) in found]
 
-    def latest(self, query: str, *, limit: int = 1, kind: Kind = Kind.BATCH) -> list[Fact]:
+    def latest(self, query: str, *, limit: int = 1, kind: FactKind = FactKind.BATCH) -> list[Fact]:
         """The last facts of a kind about a query, oldest first."""
         found = self._connection().execute(
             "select sequence, at_ms, body from facts_by_kind where query = ? and kind = ? "

@@ -39,7 +39,7 @@ _HEAD = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class CachedView:
     """What is remembered of a view, for as long as the store has this version."""
 
     version: int
@@ -54,18 +54,18 @@ class ShapeCache:
     """What is known of views. Thread-safe: an entry is replaced whole."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, CachedView] = {}
 
-    def latest(self, view: str) -> Known | None:
+    def latest(self, view: str) -> CachedView | None:
         """What was known last, if anything."""
         return self._known.get(view)
 
-    def known(self, db: Db, view: str, version: int) -> Known:
+    def known(self, db: Db, view: str, version: int) -> CachedView:
         found = self._known.get(view)
         if found is None or found.version != version:
             shape, kept = tables.shape_of(db, view), access.kept_access(db, view)
             columns = ", ".join(f"v.{quote(column.name)}" for column in shape.columns)
-            found = Known(
+            found = CachedView(
                 version=version,
                 shape=shape,
                 search=None if kept is None else kept.search_tag,
@@ -115,7 +115,7 @@ def get(database: Database, shapes: ShapeCache, view: str, key: Sequence[Any]) -
         return _get(db, shapes.known(db, view, version), key)
 
 
-def _get(db: Db, known: Known, key: Sequence[Any]) -> dict[str, Any] | None:
+def _get(db: Db, known: CachedView, key: Sequence[Any]) -> dict[str, Any] | None:
     shape = known.shape
     kept = [literal(*column, value) for column, value in zip(_key_columns(shape, key), key, strict=True)]
     if known.decimals:  # Kept as text, with as many digits as the type has.

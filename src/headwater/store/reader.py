@@ -29,7 +29,7 @@ from headwater.store.questions import (
     order_of,
     parse_position,
 )
-from headwater.store.subscription import Event, Standing, next_events, standing_at
+from headwater.store.subscription import Event, SubscriberPosition, next_events, standing_at
 from headwater.store.tables import OFFSETS, progress_of
 from headwater.store.views import ViewStore
 
@@ -156,7 +156,7 @@ class ViewReader:
 
         It ends after `silent_s` without anything new; never unless told.
         """
-        standing: Standing = standing_at(self._store, token)
+        standing: SubscriberPosition = standing_at(self._store, token)
         since = self._clock.monotonic()
         while True:
             standing, events = next_events(self._store, self.name, standing)

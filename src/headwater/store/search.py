@@ -52,7 +52,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class TextSearch:
     """All of the groups must be found, and of each group one term; none of the terms that are left out."""
 
     groups: tuple[tuple[Term, ...], ...]
@@ -72,7 +72,7 @@ class Search:
         return wanted + "".join(f" & !({_tsquery(term)})" for term in self.without)
 
 
-def parse_search(text: str) -> Search:
+def parse_search(text: str) -> TextSearch:
     """Read what a person typed; an InvalidError where there is nothing to look for."""
     groups: list[tuple[Term, ...]] = []
     without: list[Term] = []
@@ -98,7 +98,7 @@ def parse_search(text: str) -> Search:
         joined = False
     if not groups:
         raise InvalidError(f"cannot search for {text!r}: there is no word in it to look for")
-    return Search(tuple(groups), tuple(without))
+    return TextSearch(tuple(groups), tuple(without))
 
 
 def _folded(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from headwater.errors import InvalidError
 from headwater.store.columns import Value, literal
-from headwater.store.databases.engine import Dialect, Match
+from headwater.store.databases.engine import Dialect, SearchMatch
 from headwater.store.questions import IN_MAX, Condition, Cursor, Operator, Order, Question
 from headwater.store.search import parse_search
 from headwater.store.shapes import ViewShape
@@ -28,7 +28,7 @@ class Statement:
     order: tuple[Order, ...]
 
 
-class Part(Enum):
+class NullsPart(Enum):
     """What of the rows behind a cursor is looked for."""
 
     ALL = auto()
@@ -36,19 +36,23 @@ class Part(Enum):
     NULLS = auto()
 
 
-def parts_of(question: Question) -> tuple[Part, ...]:
+def parts_of(question: Question) -> tuple[NullsPart, ...]:
     """In how many statements a page comes.
 
     Downwards, rows without a value are behind all others: no range of an index has both, so they come apart.
     """
     cursor = question.after
     if cursor is None or cursor.at[0] is None or not cursor.by[0].descending:
-        return (Part.ALL,)
-    return Part.VALUES, Part.NULLS
+        return (NullsPart.ALL,)
+    return NullsPart.VALUES, NullsPart.NULLS
 
 
 def compile_question(
-    shape: ViewShape, question: Question, dialect: Dialect, search: str | None = None, which: Part = Part.ALL
+    shape: ViewShape,
+    question: Question,
+    dialect: Dialect,
+    search: str | None = None,
+    which: NullsPart = NullsPart.ALL,
 ) -> Statement:
     """The statement for one row more than is asked for, so that it shows whether there are more."""
     order = total_order(shape, question)
@@ -75,7 +79,7 @@ def compile_question(
             *(
                 f"{part} desc nulls last" if each.descending else f"{part} asc nulls first"
                 for number, (part, each) in enumerate(zip(parts, order, strict=True))
-                if number or which is not Part.NULLS  # All have the same first value, and an index knows it.
+                if number or which is not NullsPart.NULLS  # All have the same first value, and an index knows it.
             ),
         ]
     )
@@ -89,7 +93,7 @@ def compile_question(
     return Statement(f"select {wanted} from {' '.join([source, *joins])} {behind}", tuple(values), order)
 
 
-def _match(shape: ViewShape, words: str, dialect: Dialect, search: str | None) -> Match:
+def _match(shape: ViewShape, words: str, dialect: Dialect, search: str | None) -> SearchMatch:
     if search is None:
         raise InvalidError(
             f"view {shape.name!r} cannot be searched: it names no column with text",
@@ -170,7 +174,7 @@ def _among(condition: Condition, part: str, kind: str) -> tuple[str, list[Value]
 
 
 def _behind(
-    shape: ViewShape, cursor: Cursor, order: Sequence[Order], dialect: Dialect, which: Part
+    shape: ViewShape, cursor: Cursor, order: Sequence[Order], dialect: Dialect, which: NullsPart
 ) -> tuple[str, list[Value]]:
     """What comes after a row: equal in some first columns, and behind it in the next one."""
     if cursor.by != tuple(order):
@@ -188,7 +192,7 @@ def _behind(
         equal_values += [] if at is None else [at]
     text = f"({' or '.join(f'({text})' for text in texts) or 'false'})"
     first = expression(shape, order[0].column, dialect)
-    if which is Part.NULLS:
+    if which is NullsPart.NULLS:
         return f"{first} is null", []
     if cursor.at[0] is None:
         return text, values

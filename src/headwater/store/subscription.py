@@ -24,7 +24,7 @@ PAGE_ROWS = 1000
 CHANGES_AT_ONCE = 500
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """What an event of a subscription says."""
 
     RESET = "reset"
@@ -37,14 +37,14 @@ class Kind(StrEnum):
 class Event:
     """One thing that a subscriber is told; `token` is where to go on from, where that is possible."""
 
-    kind: Kind
+    kind: EventKind
     row: dict[str, Any] | None = None
     change: Change | None = None
     token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SubscriberPosition:
     """Where a subscriber is: behind a position, or still among the rows as of it."""
 
     position: int | None = None
@@ -52,22 +52,22 @@ class Standing:
     after: Cursor | None = None
 
 
-def standing_at(store: ViewStore, token: str | None) -> Standing:
+def standing_at(store: ViewStore, token: str | None) -> SubscriberPosition:
     """Where a subscriber goes on that has a token; without one, or with one of another store, from nothing."""
     if token is None:
-        return Standing()
+        return SubscriberPosition()
     identity = store.identity()
     owner = token.rpartition("-")[0]
     if owner and owner != identity:
         parse_position(token, owner)  # It says so if that is no token at all.
-        return Standing()
-    return Standing(parse_position(token, identity))
+        return SubscriberPosition()
+    return SubscriberPosition(parse_position(token, identity))
 
 
-def next_events(store: ViewStore, view: str, at: Standing) -> tuple[Standing, list[Event]]:
+def next_events(store: ViewStore, view: str, at: SubscriberPosition) -> tuple[SubscriberPosition, list[Event]]:
     """What a subscriber is told next, and where it stands then; nothing if nothing has happened."""
     if at.position is None:
-        return Standing(store.position(view), reading=True), [Event(kind=Kind.RESET)]
+        return SubscriberPosition(store.position(view), reading=True), [Event(kind=EventKind.RESET)]
     if at.reading:
         return _next_rows(store, view, at)
     current = store.position(view)
@@ -76,22 +76,22 @@ def next_events(store: ViewStore, view: str, at: Standing) -> tuple[Standing, li
     changes = store.changes(view, after=at.position, limit=CHANGES_AT_ONCE) if current > at.position else []
     # Positions have no gaps, so a first change that is not the next one means that the next one is gone.
     if not changes or changes[0].position != at.position + 1:
-        return next_events(store, view, Standing())
+        return next_events(store, view, SubscriberPosition())
     identity = store.identity()
-    events = [Event(kind=Kind.CHANGE, change=c, token=token_of(identity, c.position)) for c in changes]
-    return Standing(changes[-1].position), events
+    events = [Event(kind=EventKind.CHANGE, change=c, token=token_of(identity, c.position)) for c in changes]
+    return SubscriberPosition(changes[-1].position), events
 
 
-def _next_rows(store: ViewStore, view: str, at: Standing) -> tuple[Standing, list[Event]]:
+def _next_rows(store: ViewStore, view: str, at: SubscriberPosition) -> tuple[SubscriberPosition, list[Event]]:
     try:
         answer = store.ask(view, Question(as_of=at.position, after=at.after, limit=PAGE_ROWS))
     except HistoryGoneError:
-        return next_events(store, view, Standing())
+        return next_events(store, view, SubscriberPosition())
     except InvalidError:
         if view in {shape.name for shape in store.views()}:  # Its columns have changed under us: it was rebuilt.
-            return next_events(store, view, Standing())
+            return next_events(store, view, SubscriberPosition())
         raise
-    events = [Event(kind=Kind.ROW, row=row) for row in answer.rows]
+    events = [Event(kind=EventKind.ROW, row=row) for row in answer.rows]
     if answer.next is not None:
-        return Standing(at.position, reading=True, after=decode_cursor(answer.next)), events
-    return Standing(at.position), [*events, Event(kind=Kind.READY, token=answer.token)]
+        return SubscriberPosition(at.position, reading=True, after=decode_cursor(answer.next)), events
+    return SubscriberPosition(at.position), [*events, Event(kind=EventKind.READY, token=answer.token)]

@@ -24,7 +24,7 @@ _KEYS_PER_SELECT = 500  # stays below SQLite's oldest limit of 999 variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ViewProgress:
     """The last batch of a query that is in the store, of which run, and a note the query left with it."""
 
     run: str
@@ -48,12 +48,12 @@ def shape_or_none(db: Db, view: str) -> ViewShape | None:
     return ViewShape(name=view, key=tuple(key), columns=tuple(Column(*c) for c in columns))
 
 
-def progress_of(db: Db, query: str) -> Progress | None:
+def progress_of(db: Db, query: str) -> ViewProgress | None:
     found = db.execute("select run, batch, note from headwater_progress where query = ?", (query,)).fetchone()
-    return found and Progress(run=found[0], batch=found[1], note=json.loads(found[2] or "{}"))
+    return found and ViewProgress(run=found[0], batch=found[1], note=json.loads(found[2] or "{}"))
 
 
-def set_progress(db: Db, query: str, progress: Progress) -> None:
+def set_progress(db: Db, query: str, progress: ViewProgress) -> None:
     db.execute(
         "insert into headwater_progress values (?, ?, ?, ?) on conflict (query) do update set "
         "run = excluded.run, batch = excluded.batch, note = excluded.note",
@@ -77,14 +77,14 @@ def clear(db: Db, shape: ViewShape, position: int) -> int:
 def upsert(
     db: Db,
     shape: ViewShape,
-    rows: "dict[str, tuple[Value, ...] | TakenBack]",
+    rows: "dict[str, tuple[Value, ...] | Retraction]",
     position: int,
 ) -> None:
     before = _known_rows(db, shape, list(rows))
     changes: list[_RowChange] = []
     for key, row in rows.items():
         known = before.get(key)
-        if isinstance(row, TakenBack):
+        if isinstance(row, Retraction):
             if known is not None and (row.put or _is_same(shape, known, row.row)):
                 changes.append((Op.DELETE, key, known, None))
         elif known != row:
@@ -182,7 +182,7 @@ _RowChange = tuple[Op, str, tuple[Value, ...] | None, tuple[Value, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class TakenBack:
+class Retraction:
     """In the place of a row: this one is to go, if it is the one that is there.
 
     One that was `put` in the same batch would have taken the place of whatever is there, so that goes too.
@@ -194,12 +194,12 @@ class TakenBack:
 
 def encode_rows(
     shape: ViewShape, rows: pa.Table, signs: Sequence[int] | None = None
-) -> dict[str, tuple[Value, ...] | TakenBack]:
+) -> dict[str, tuple[Value, ...] | Retraction]:
     """Rows by key; where a batch has a key twice, the last one stands."""
     columns = {c.name: encode_column(rows.column(c.name)) for c in shape.columns}
     keys = zip(*(columns[name] for name in shape.key), strict=True)
     values = zip(*columns.values(), strict=True)
-    found: dict[str, tuple[Value, ...] | TakenBack] = {}
+    found: dict[str, tuple[Value, ...] | Retraction] = {}
     for number, (key, row) in enumerate(zip(keys, values, strict=True)):
         name = json.dumps(key, ensure_ascii=False)
         if signs is None or signs[number] > 0:
@@ -207,11 +207,11 @@ def encode_rows(
             continue
         present = found.get(name)
         if present is None:
-            found[name] = TakenBack(row)
-        elif not isinstance(present, TakenBack) and _is_same(
+            found[name] = Retraction(row)
+        elif not isinstance(present, Retraction) and _is_same(
             shape, present, row
         ):  # Else another has its key by now.
-            found[name] = TakenBack(row, put=True)
+            found[name] = Retraction(row, put=True)
     return found
 
 

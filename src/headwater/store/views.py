@@ -36,7 +36,7 @@ from headwater.store.late import LateRow
 from headwater.store.questions import Answer, Question
 from headwater.store.shapes import Access, ViewShape, check_access
 from headwater.store.statements import columns_of, table_of
-from headwater.store.tables import Progress
+from headwater.store.tables import ViewProgress
 
 _SCHEMA = (
     """create table if not exists headwater_views (
@@ -107,7 +107,7 @@ class ViewStore:
                 tables.create(db, shape)
             access.apply(db, shape, how)
 
-    def progress(self, query: str) -> Progress | None:
+    def progress(self, query: str) -> ViewProgress | None:
         """How far `query` has come; None if it has never committed."""
         return tables.progress_of(self.reading(), query)
 
@@ -144,7 +144,7 @@ class ViewStore:
             late.add_late(db, view, batch, late_rows)
             tables.upsert(db, shape, tables.encode_rows(shape, rows, signs), position)
             note = {} if offsets is None else {tables.OFFSETS: offsets}
-            tables.set_progress(db, view, Progress(run=run, batch=batch, note=note))
+            tables.set_progress(db, view, ViewProgress(run=run, batch=batch, note=note))
             return True
 
     def rehearse_rows(self, view: str, rows: pa.Table, signs: Sequence[int] | None = None) -> None:
@@ -170,11 +170,13 @@ class ViewStore:
         with self.writing() as db:
             shape = tables.shape_of(db, view)
             table = db.execute(f"select _key, {columns_of(shape)} from {table_of(view)}").fetchall()
-            changed: dict[str, tuple[Value, ...] | tables.TakenBack] = {
-                key: tables.TakenBack(tuple(row)) for key, *row in table if affected(tables.decode_row(shape, row))
+            changed: dict[str, tuple[Value, ...] | tables.Retraction] = {
+                key: tables.Retraction(tuple(row))
+                for key, *row in table
+                if affected(tables.decode_row(shape, row))
             }
             for key, row in tables.encode_rows(shape, rows, signs).items():
-                if not isinstance(row, tables.TakenBack) and affected(tables.decode_row(shape, row)):
+                if not isinstance(row, tables.Retraction) and affected(tables.decode_row(shape, row)):
                     changed[key] = row
             tables.upsert(db, shape, changed, tables.position_of(db, view))
             late.mark_reprocessed(db, view, numbers)
@@ -188,10 +190,10 @@ class ViewStore:
             if known is not None and known.run != run:
                 late.clear_late(db, query)
             late.add_late(db, query, batch, late_rows)
-            tables.set_progress(db, query, Progress(run=run, batch=batch, note={}))
+            tables.set_progress(db, query, ViewProgress(run=run, batch=batch, note={}))
             return True
 
-    def commit_progress(self, query: str, progress: Progress, *, counts: dict[str, int] | None = None) -> None:
+    def commit_progress(self, query: str, progress: ViewProgress, *, counts: dict[str, int] | None = None) -> None:
         """Note how far a query without a view has come, and set counters, in one transaction."""
         with self.writing() as db:
             tables.set_progress(db, query, progress)

@@ -19,7 +19,7 @@ _CUSTOM_SHIFT = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class WindowNotation:
     """A window as a transcript names it, and by how much its stamps are shifted where they are transformed."""
 
     where: windows.Window
@@ -34,24 +34,24 @@ def _optional(value: Any) -> str | None:
     return _duration(value) if value else None
 
 
-def _tumbling(size: Any, offset: Any = 0, by: windows.Time = windows.Time.EVENT) -> Placed:
-    return Placed(windows.Tumbling(_duration(size), _optional(offset), by))
+def _tumbling(size: Any, offset: Any = 0, by: windows.Time = windows.Time.EVENT) -> WindowNotation:
+    return WindowNotation(windows.Tumbling(_duration(size), _optional(offset), by))
 
 
-def _hopping(size: Any, period: Any, offset: Any = 0, by: windows.Time = windows.Time.EVENT) -> Placed:
-    return Placed(windows.Hopping(_duration(size), _duration(period), _optional(offset), by))
+def _hopping(size: Any, period: Any, offset: Any = 0, by: windows.Time = windows.Time.EVENT) -> WindowNotation:
+    return WindowNotation(windows.Hopping(_duration(size), _duration(period), _optional(offset), by))
 
 
-def _session(gap: Any, by: windows.Time = windows.Time.EVENT) -> Placed:
-    return Placed(windows.Session(_duration(gap), by))
+def _session(gap: Any, by: windows.Time = windows.Time.EVENT) -> WindowNotation:
+    return WindowNotation(windows.Session(_duration(gap), by))
 
 
-def _sliding(duration: Any, by: windows.Time = windows.Time.EVENT) -> Placed:
-    return Placed(windows.Sliding(_duration(duration), by))
+def _sliding(duration: Any, by: windows.Time = windows.Time.EVENT) -> WindowNotation:
+    return WindowNotation(windows.Sliding(_duration(duration), by))
 
 
-def _global(by: windows.Time = windows.Time.EVENT) -> Placed:
-    return Placed(windows.Global(by))
+def _global(by: windows.Time = windows.Time.EVENT) -> WindowNotation:
+    return WindowNotation(windows.Global(by))
 
 
 def _after_processing_time(delay: Any = None, aligned_to: Any = None) -> triggers.Trigger:
@@ -70,7 +70,7 @@ _WINDOWS: Mapping[str, Any] = {
     "SlidingWindows": _hopping,
     "Sessions": _session,
     "GlobalWindows": _global,
-    "CustomTimestampingFixedWindowsWindowFn": lambda size: Placed(_tumbling(size).where, _CUSTOM_SHIFT),
+    "CustomTimestampingFixedWindowsWindowFn": lambda size: WindowNotation(_tumbling(size).where, _CUSTOM_SHIFT),
     **_TIMES,
 }
 
@@ -95,10 +95,10 @@ _AGGREGATES: Mapping[str, Any] = {
 }
 
 
-def read_window(text: str) -> Placed:
+def read_window(text: str) -> WindowNotation:
     """Read `FixedWindows(10)`, `Session("30 minutes")` and the like."""
     window = _read("window", text, _WINDOWS)
-    if not isinstance(window, Placed):
+    if not isinstance(window, WindowNotation):
         raise InvalidError(f"cannot read the window {text!r}: it is none; the names are {_names(_WINDOWS)}")
     return window
 

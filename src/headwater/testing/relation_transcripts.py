@@ -20,15 +20,15 @@ from typing import Any
 
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.tables.aggregate import AggregateKernel
 from headwater.process.tables.as_of_join import GONE, AsOfKernel, NowKernel
 from headwater.process.tables.changelog import AT, DELETED, POSITION, ChangelogKernel
 from headwater.process.tables.interval_join import Bounds, IntervalKernel
-from headwater.process.tables.ranking import Lateness, Order, RankingKernel
+from headwater.process.tables.ranking import RankingKernel, RankLateness, RankOrder
 from headwater.process.tables.sides import LEFT, RIGHT, Sides, read_how
 from headwater.process.tables.table_join import JoinKernel
-from headwater.process.windows.windowing import CHANGE
 from headwater.testing.notation import read_aggregate
 from headwater.testing.transcripts import SECOND, Mismatch, Runner
 
@@ -168,12 +168,12 @@ def _of_one(kind: str, arguments: dict[str, Any], schema: pl.Schema) -> Any:
         case "aggregate":
             return AggregateKernel.of(what, by, schema)
         case "top":
-            return RankingKernel.top(arguments["n"], by, Order.read(order), schema, arguments.get("rank"))
+            return RankingKernel.top(arguments["n"], by, RankOrder.read(order), schema, arguments.get("rank"))
         case "rolling":
-            lateness = None if late is None else Lateness(_TIME, late)
-            return RankingKernel.rolling(arguments["last"], what, by, Order.read(order), schema, lateness)
+            lateness = None if late is None else RankLateness(_TIME, late)
+            return RankingKernel.rolling(arguments["last"], what, by, RankOrder.read(order), schema, lateness)
         case _:
-            chosen = Order.read(order)
+            chosen = RankOrder.read(order)
             chosen = chosen.reversed if arguments.get("keep") == "last" else chosen
             return RankingKernel.top(1, _names(arguments["key"]), chosen, schema)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from headwater.errors import InvalidError
-from headwater.process.kernel import Kernel, Now, State, Step
+from headwater.process.kernel import Kernel, KernelStep, Now, State
 from headwater.process.table import Table
 
 
@@ -97,9 +97,9 @@ class Simulator:
             for name, number in step.counters.items():
                 self.counters[name] = self.counters.get(name, 0) + number
 
-    def _steps(self, rows: pl.DataFrame | None) -> list[Step]:
+    def _steps(self, rows: pl.DataFrame | None) -> list[KernelStep]:
         """A step of each kernel. One behind another gets its rows before the watermark that made them."""
-        done: list[Step] = []
+        done: list[KernelStep] = []
         for number, kernel in enumerate(self._kernels):
             state, now = self._states[number], self._now
             if rows is None:
@@ -113,12 +113,12 @@ class Simulator:
         return done
 
 
-def _twice(kernel: Kernel, state: State, rows: pl.DataFrame, before: Now, now: Now) -> Step:
+def _twice(kernel: Kernel, state: State, rows: pl.DataFrame, before: Now, now: Now) -> KernelStep:
     first = kernel.step(state, rows, Now(before.watermark, now.processing_time))
     second = kernel.step(first.state, rows.clear(), now)
     counters = {name: first.counters.get(name, 0) + n for name, n in second.counters.items()}
     late = [part for part in (first.late, second.late) if part is not None]
-    return Step(
+    return KernelStep(
         second.state,
         pl.concat([first.output, second.output]),
         second.wake_up,

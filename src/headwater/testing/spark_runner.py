@@ -21,7 +21,7 @@ from headwater.process.kernel import BEGINNING
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.windowing import Windowing
 from headwater.spark.kernels.frames import from_arrow, spark_schema
-from headwater.spark.kernels.query_context import surroundings
+from headwater.spark.kernels.query_context import query_context
 from headwater.spark.kernels.runner import Limits, Times, run_kernel
 from headwater.spark.kernels.spool import Spool
 from headwater.spark.session.session import spark_session
@@ -114,7 +114,7 @@ class SparkRunner:
 
     def _start(self) -> StreamingQuery:
         source = self._spark.readStream.schema(spark_schema(self._rows)).option("maxFilesPerTrigger", 1)
-        with surroundings(self._spool):
+        with query_context(self._spool):
             changes = self._chain(source.parquet(str(self._folder / "in")))
         return (
             changes.writeStream.foreachBatch(self._take)

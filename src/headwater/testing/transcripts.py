@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.errors import HeadwaterError, InvalidError
 from headwater.process.aggregates.aggregates import collect
-from headwater.process.windows.windowing import CHANGE, EVENT_TIME_COLUMN, Windowing
+from headwater.process.windows.windowing import EVENT_TIME_COLUMN, Windowing
 from headwater.testing.notation import read_aggregate, read_mode, read_stamp, read_trigger, read_window
 
 SECOND = 1_000_000

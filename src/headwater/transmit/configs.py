@@ -13,7 +13,7 @@ from headwater.errors import InvalidError
 from headwater.transmit.records.compression import Compression, is_available
 
 
-class Kind(IntEnum):
+class ConfigResource(IntEnum):
     """What a config belongs to; the numbers are Kafka's resource types."""
 
     TOPIC = 2
@@ -21,7 +21,7 @@ class Kind(IntEnum):
     GROUP = 32
 
 
-class Type(IntEnum):
+class ConfigType(IntEnum):
     """The type of a value, by Kafka's numbers."""
 
     BOOLEAN = 1
@@ -32,7 +32,7 @@ class Type(IntEnum):
     LIST = 7
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Where a value comes from, by Kafka's numbers."""
 
     TOPIC = 1
@@ -51,7 +51,7 @@ class Config:
     """One row of the table."""
 
     name: str
-    type: Type
+    type: ConfigType
     default: str
     doc: str
     low: float | None = None
@@ -69,8 +69,8 @@ class ConfigValue:
 
     config: Config
     value: str
-    source: Source
-    synonyms: tuple[tuple[str, str, Source], ...] = ()
+    source: ConfigSource
+    synonyms: tuple[tuple[str, str, ConfigSource], ...] = ()
     """Name, value and source of every place that says something, the deciding one first."""
 
 
@@ -102,24 +102,38 @@ _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 
 def _int(name: str, default: int, doc: str, low: int = 0, broker_name: str | None = None) -> Config:
     return Config(
-        name=name, type=Type.INT, default=str(default), doc=doc, low=low, high=_INT_MAX, broker_name=broker_name
+        name=name,
+        type=ConfigType.INT,
+        default=str(default),
+        doc=doc,
+        low=low,
+        high=_INT_MAX,
+        broker_name=broker_name,
     )
 
 
 def _long(name: str, default: int, doc: str, low: int = 0, broker_name: str | None = None) -> Config:
     return Config(
-        name=name, type=Type.LONG, default=str(default), doc=doc, low=low, high=_LONG_MAX, broker_name=broker_name
+        name=name,
+        type=ConfigType.LONG,
+        default=str(default),
+        doc=doc,
+        low=low,
+        high=_LONG_MAX,
+        broker_name=broker_name,
     )
 
 
 def _text(
     name: str, default: str, doc: str, choices: tuple[str, ...] = (), broker_name: str | None = None
 ) -> Config:
-    return Config(name=name, type=Type.STRING, default=default, doc=doc, choices=choices, broker_name=broker_name)
+    return Config(
+        name=name, type=ConfigType.STRING, default=default, doc=doc, choices=choices, broker_name=broker_name
+    )
 
 
 def _flag(name: str, default: str, doc: str, broker_name: str | None = None) -> Config:
-    return Config(name=name, type=Type.BOOLEAN, default=default, doc=doc, broker_name=broker_name)
+    return Config(name=name, type=ConfigType.BOOLEAN, default=default, doc=doc, broker_name=broker_name)
 
 
 _DAY_MS = 24 * 3600 * 1000
@@ -128,7 +142,7 @@ DURABILITIES = ("fsync", "interval", "never")
 
 _TOPIC_TABLE = (
     Config(
-        name="cleanup.policy", type=Type.LIST, default="delete", choices=("delete", "compact"),
+        name="cleanup.policy", type=ConfigType.LIST, default="delete", choices=("delete", "compact"),
         broker_name="log.cleanup.policy",
         doc="What happens to old records: delete them, compact them by key, or both.",
     ),
@@ -159,7 +173,7 @@ _TOPIC_TABLE = (
     _text("message.timestamp.type", "CreateTime", "Whose time a record carries: its producer's or the log's.",
           ("CreateTime", "LogAppendTime"), "log.message.timestamp.type"),
     Config(
-        name="min.cleanable.dirty.ratio", type=Type.DOUBLE, default="0.5", low=0.0, high=1.0,
+        name="min.cleanable.dirty.ratio", type=ConfigType.DOUBLE, default="0.5", low=0.0, high=1.0,
         broker_name="log.cleaner.min.cleanable.ratio",
         doc="Compact when this share of the log is not compacted yet.",
     ),
@@ -185,7 +199,7 @@ _TOPIC_TABLE = (
 _BROKER_ONLY = (
     Config(
         name="advertised.listeners",
-        type=Type.LIST,
+        type=ConfigType.LIST,
         default="",
         doc="What clients are told to connect to.",
     ),
@@ -252,17 +266,17 @@ def _by_name(rows: tuple[Config, ...]) -> dict[str, Config]:
     return {row.name: row for row in sorted(rows, key=lambda row: row.name)}
 
 
-TABLES: dict[Kind, dict[str, Config]] = {
-    Kind.TOPIC: _by_name(_TOPIC_TABLE),
-    Kind.BROKER: _by_name((*map(_as_brokers, _TOPIC_TABLE), *map(_fixed, _BROKER_ONLY))),
-    Kind.GROUP: _by_name(_GROUP_TABLE),
+TABLES: dict[ConfigResource, dict[str, Config]] = {
+    ConfigResource.TOPIC: _by_name(_TOPIC_TABLE),
+    ConfigResource.BROKER: _by_name((*map(_as_brokers, _TOPIC_TABLE), *map(_fixed, _BROKER_ONLY))),
+    ConfigResource.GROUP: _by_name(_GROUP_TABLE),
 }
 
 
 # -- checking -------------------------------------------------------------------------------------------------
 
 
-def check_config(kind: Kind, name: str, value: str) -> None:
+def check_config(kind: ConfigResource, name: str, value: str) -> None:
     """An InvalidConfig that names the offender, if there is no such config or it does not take the value."""
     config = TABLES[kind].get(name)
     if config is None:
@@ -285,11 +299,11 @@ def _compression(value: str) -> Compression | None:
     return Compression.NONE if value == "uncompressed" else Compression[value.upper()]
 
 
-def check_configs(kind: Kind, values: Mapping[str, str]) -> None:
+def check_configs(kind: ConfigResource, values: Mapping[str, str]) -> None:
     """Check every config of a new topic, or of a change."""
     for name, value in values.items():
         check_config(kind, name, value)
-    if kind is Kind.TOPIC:
+    if kind is ConfigResource.TOPIC:
         low, high = values.get("min.compaction.lag.ms"), values.get("max.compaction.lag.ms")
         if low is not None and high is not None and int(low) > int(high):
             raise InvalidConfig(
@@ -320,13 +334,13 @@ def _check_list(config: Config, value: str) -> str | None:
     return problem or (None if len(set(items)) == len(items) else "an item stands twice")
 
 
-_CHECKS: dict[Type, Callable[[Config, str], str | None]] = {
-    Type.BOOLEAN: lambda config, value: None if value in ("true", "false") else "expected true or false",
-    Type.STRING: _check_choice,
-    Type.LIST: _check_list,
-    Type.INT: lambda config, value: _check_number(config, value, int),
-    Type.LONG: lambda config, value: _check_number(config, value, int),
-    Type.DOUBLE: lambda config, value: _check_number(config, value, float),
+_CHECKS: dict[ConfigType, Callable[[Config, str], str | None]] = {
+    ConfigType.BOOLEAN: lambda config, value: None if value in ("true", "false") else "expected true or false",
+    ConfigType.STRING: _check_choice,
+    ConfigType.LIST: _check_list,
+    ConfigType.INT: lambda config, value: _check_number(config, value, int),
+    ConfigType.LONG: lambda config, value: _check_number(config, value, int),
+    ConfigType.DOUBLE: lambda config, value: _check_number(config, value, float),
 }
 
 
@@ -340,11 +354,11 @@ def split_list(value: str) -> list[str]:
 def broker_values(static: Mapping[str, str], dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:
     """Every config of the broker: changed while it runs, else set when it started, else the default."""
     found = {}
-    for name, config in TABLES[Kind.BROKER].items():
-        said = [(name, dynamic[name], Source.DYNAMIC_BROKER)] if name in dynamic else []
+    for name, config in TABLES[ConfigResource.BROKER].items():
+        said = [(name, dynamic[name], ConfigSource.DYNAMIC_BROKER)] if name in dynamic else []
         if name in static and static[name] != config.default:
-            said.append((name, static[name], Source.STATIC_BROKER))
-        said.append((name, config.default, Source.DEFAULT))
+            said.append((name, static[name], ConfigSource.STATIC_BROKER))
+        said.append((name, config.default, ConfigSource.DEFAULT))
         found[name] = ConfigValue(config=config, value=said[0][1], source=said[0][2], synonyms=tuple(said))
     return found
 
@@ -352,8 +366,8 @@ def broker_values(static: Mapping[str, str], dynamic: Mapping[str, str]) -> dict
 def topic_values(on_topic: Mapping[str, str], broker: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
     """Every config of a topic: set on it, else the broker's."""
     found = {}
-    for name, config in TABLES[Kind.TOPIC].items():
-        said = [(name, on_topic[name], Source.TOPIC)] if name in on_topic else []
+    for name, config in TABLES[ConfigResource.TOPIC].items():
+        said = [(name, on_topic[name], ConfigSource.TOPIC)] if name in on_topic else []
         said += broker[config.broker_name or name].synonyms
         found[name] = ConfigValue(config=config, value=said[0][1], source=said[0][2], synonyms=tuple(said))
     return found
@@ -365,9 +379,9 @@ def group_values(on_group: Mapping[str, str]) -> dict[str, ConfigValue]:
         name: ConfigValue(
             config=config,
             value=on_group.get(name, config.default),
-            source=Source.GROUP if name in on_group else Source.DEFAULT,
+            source=ConfigSource.GROUP if name in on_group else ConfigSource.DEFAULT,
         )
-        for name, config in TABLES[Kind.GROUP].items()
+        for name, config in TABLES[ConfigResource.GROUP].items()
     }
 
 

@@ -28,7 +28,7 @@ METERS_MAX = 10_000
 IDLE_S = 3600.0
 
 
-class Kind(StrEnum):
+class QuotaKind(StrEnum):
     """What is limited, by Kafka's names."""
 
     PRODUCE = "producer_byte_rate"
@@ -54,7 +54,7 @@ class Entity(NamedTuple):
 class Bucket(NamedTuple):
     """Who shares a limit: the entity of the quota, with the names of those it was found for."""
 
-    kind: Kind
+    kind: QuotaKind
     entity: Entity
 
 
@@ -77,11 +77,11 @@ class Meter:
 
 def check_quota(key: str, value: float) -> None:
     """An InvalidError if there is no such quota, or not with such a value."""
-    if key not in list(Kind):
-        raise InvalidError(f"quota {key!r} is not enforced by this broker; there are {', '.join(Kind)}")
+    if key not in list(QuotaKind):
+        raise InvalidError(f"quota {key!r} is not enforced by this broker; there are {', '.join(QuotaKind)}")
     if not value > 0:
         raise InvalidError(f"quota {key} must be greater than 0, not {value:g}")
-    if key != Kind.REQUEST and value != int(value):
+    if key != QuotaKind.REQUEST and value != int(value):
         raise InvalidError(f"quota {key} is a whole number of bytes a second, not {value:g}")
 
 
@@ -113,7 +113,7 @@ class Quotas:
             self.table.pop(entity, None)
         self.meters.clear()
 
-    def limit(self, kind: Kind, user: str, client_id: str) -> tuple[float, Entity] | None:
+    def limit(self, kind: QuotaKind, user: str, client_id: str) -> tuple[float, Entity] | None:
         """The quota that holds for a client, and who shares it; None if there is none."""
         for entity, shared_by in precedence(user, client_id):
             value = self.table.get(entity, {}).get(kind)
@@ -121,12 +121,12 @@ class Quotas:
                 return value, shared_by
         return None
 
-    def burst(self, kind: Kind, user: str, client_id: str) -> int | None:
+    def burst(self, kind: QuotaKind, user: str, client_id: str) -> int | None:
         """How much a client may use at once; None if there is no limit."""
         found = self.limit(kind, user, client_id)
         return None if found is None else max(int(found[0] * WINDOW_S), 1)
 
-    def use(self, kind: Kind, user: str, client_id: str, amount: float, now: float) -> float:
+    def use(self, kind: QuotaKind, user: str, client_id: str, amount: float, now: float) -> float:
         """Note bytes, or seconds of the broker's time; how many seconds the client has to rest."""
         found = self.limit(kind, user, client_id)
         if found is None:
@@ -137,9 +137,9 @@ class Quotas:
         if meter is None:
             self._make_room(now)
             # A hundred percent is one thread's whole time.
-            meter = self.meters[bucket] = Meter(rate=value / 100 if kind is Kind.REQUEST else value, at=now)
+            meter = self.meters[bucket] = Meter(rate=value / 100 if kind is QuotaKind.REQUEST else value, at=now)
         rest = meter.fill(amount, now)
-        if kind is Kind.REQUEST:
+        if kind is QuotaKind.REQUEST:
             rest = min(rest, REQUEST_REST_S_MAX)
         if rest > 0:
             meter.throttled += 1
@@ -159,14 +159,14 @@ class Quotas:
 # -- looking for entities -------------------------------------------------------------------------------------
 
 
-class Match(NamedTuple):
+class EntityMatch(NamedTuple):
     """What is wanted of one part of an entity: this name (DEFAULT for the default), or None for any."""
 
     name: str | None
 
 
 def matching(
-    table: Mapping[Entity, Mapping[str, float]], wanted: Mapping[str, Match], *, strict: bool
+    table: Mapping[Entity, Mapping[str, float]], wanted: Mapping[str, EntityMatch], *, strict: bool
 ) -> Iterable[tuple[Entity, Mapping[str, float]]]:
     """The entities that have every wanted part; if strict, no other part."""
     for entity, values in sorted(table.items(), key=lambda item: (item[0].user or "", item[0].client_id or "")):

@@ -10,7 +10,7 @@ import pytest
 
 import headwater as hw
 from headwater.errors import InvalidError
-from headwater.process.aggregates.folds import Of, Row
+from headwater.process.aggregates.folds import FoldInput, Of
 from headwater.process.kernel import Now
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.windowing import Windowing
@@ -103,7 +103,7 @@ class Spread:
 
     column = "x"
 
-    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+    def partial(self, row: FoldInput) -> Mapping[str, pl.Expr]:
         return {"low": row.value.min(), "high": row.value.max()}
 
     def merge(self, of: Of) -> Mapping[str, pl.Expr]:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.aggregates import aggregates as a
 from headwater.process.tables.aggregate import AggregateKernel
-from headwater.process.tables.ranking import Lateness, Order, RankingKernel
-from headwater.process.windows.windowing import CHANGE
+from headwater.process.tables.ranking import RankingKernel, RankLateness, RankOrder
 from tests.process.relations import EXAMPLES, Running
 
 PLAIN = pl.Schema({"seller": pl.String, "price": pl.Int64, "at": pl.Int64})
@@ -79,7 +79,7 @@ def test_the_first_of_each_group(changes: Any, n: int, takes_back: bool, ranked:
     schema = CHANGES if takes_back else PLAIN
     rank = "rank" if ranked else None
     feed = Feed(
-        RankingKernel.top(n, ["seller"], Order.read(["price desc", "at"]), schema, rank), takes_back=takes_back
+        RankingKernel.top(n, ["seller"], RankOrder.read(["price desc", "at"]), schema, rank), takes_back=takes_back
     )
     for change in changes:
         if feed.take(*change):
@@ -95,7 +95,7 @@ def test_the_first_of_each_group(changes: Any, n: int, takes_back: bool, ranked:
 @settings(max_examples=EXAMPLES)
 @given(script, st.booleans(), st.booleans())
 def test_the_first_or_last_by_arrival(changes: Any, first: bool, takes_back: bool) -> None:
-    order = Order() if first else Order().reversed
+    order = RankOrder() if first else RankOrder().reversed
     schema = CHANGES if takes_back else PLAIN
     feed = Feed(RankingKernel.top(1, ["seller"], order, schema), takes_back=takes_back)
     for change in changes:
@@ -116,7 +116,7 @@ def test_the_first_or_last_by_arrival(changes: Any, first: bool, takes_back: boo
 @given(script, st.integers(1, 3))
 def test_a_window_over_the_last_of_each_group(changes: Any, last: int) -> None:
     what = {"mean": a.mean("price"), "n": a.count(), "prices": a.collect("price")}
-    feed = Feed(RankingKernel.rolling(last, what, ["seller"], Order.read("at"), CHANGES))
+    feed = Feed(RankingKernel.rolling(last, what, ["seller"], RankOrder.read("at"), CHANGES))
     for change in changes:
         if feed.take(*change):
             expected: Counter[Any] = Counter()
@@ -135,8 +135,8 @@ def test_a_window_over_the_last_of_each_group(changes: Any, last: int) -> None:
 def test_a_window_forgets_what_no_row_can_need(changes: Any, last: int, lateness: int, marks: list[int]) -> None:
     """With all that is remembered and with what can be needed it says the same, as long as rows are on time."""
     what = {"n": a.count(), "prices": a.collect("price")}
-    order = Order.read("at")
-    late = RankingKernel.rolling(last, what, ["seller"], order, CHANGES, Lateness("at", lateness))
+    order = RankOrder.read("at")
+    late = RankingKernel.rolling(last, what, ["seller"], order, CHANGES, RankLateness("at", lateness))
     forgetful, thorough = Running(late), Running(RankingKernel.rolling(last, what, ["seller"], order, CHANGES))
     watermark, late_rows, there = -1, 0, Counter[Any]()
     for (row, sign, seal), mark in zip(changes, marks, strict=False):
@@ -159,22 +159,22 @@ def test_a_window_forgets_what_no_row_can_need(changes: Any, last: int, lateness
 
 
 def test_a_row_without_a_time_is_in_the_ledger() -> None:
-    kernel = RankingKernel.rolling(2, {"n": a.count()}, [], Order.read("at"), PLAIN, Lateness("at", 0))
+    kernel = RankingKernel.rolling(2, {"n": a.count()}, [], RankOrder.read("at"), PLAIN, RankLateness("at", 0))
     running = Running(kernel)
     running.step(pl.DataFrame([("ann", 1, None)], schema=PLAIN, orient="row"), 5)
     assert [row["reason"] for row in running.late] == ["no event time"]
 
 
 def test_distinct_rows_are_the_first_of_each() -> None:
-    feed = Feed(RankingKernel.top(1, list(PLAIN), Order(), CHANGES))
+    feed = Feed(RankingKernel.top(1, list(PLAIN), RankOrder(), CHANGES))
     for sign, there in ((1, 1), (1, 1), (-1, 1), (-1, 0)):
         feed.take(("ann", 1, 1), sign, True)
         assert feed.running.table == Counter({("ann", 1, 1): there} if there else {})
 
 
 def test_orders_are_read_as_people_write_them() -> None:
-    assert Order.read("price desc") == Order(("price",), (True,))
-    assert Order.read(["a b", "c ASC"]) == Order(("a b", "c"), (False, False))
+    assert RankOrder.read("price desc") == RankOrder(("price",), (True,))
+    assert RankOrder.read(["a b", "c ASC"]) == RankOrder(("a b", "c"), (False, False))
 
 
 @pytest.mark.parametrize(
@@ -183,11 +183,14 @@ def test_orders_are_read_as_people_write_them() -> None:
         (lambda: AggregateKernel.of({"n": a.count()}, ["shop"], PLAIN), "aggregate: there is no column 'shop'"),
         (lambda: AggregateKernel.of({}, ["seller"], PLAIN), "names nothing to compute"),
         (lambda: AggregateKernel.of({"seller": a.count()}, ["seller"], PLAIN), "seller would be there twice"),
-        (lambda: RankingKernel.top(0, ["seller"], Order(), PLAIN), "at least 1, not 0"),
-        (lambda: RankingKernel.top(1, ["seller"], Order.read("cost"), PLAIN), "top: there is no column 'cost'"),
-        (lambda: RankingKernel.top(1, ["seller"], Order(), PLAIN, "at"), "at would be there twice"),
-        (lambda: RankingKernel.rolling(0, {}, ["seller"], Order(), PLAIN), "from 1 to 1000 rows, not 0"),
-        (lambda: RankingKernel.rolling(2, {"at": a.count()}, [], Order(), PLAIN), "at would be there twice"),
+        (lambda: RankingKernel.top(0, ["seller"], RankOrder(), PLAIN), "at least 1, not 0"),
+        (
+            lambda: RankingKernel.top(1, ["seller"], RankOrder.read("cost"), PLAIN),
+            "top: there is no column 'cost'",
+        ),
+        (lambda: RankingKernel.top(1, ["seller"], RankOrder(), PLAIN, "at"), "at would be there twice"),
+        (lambda: RankingKernel.rolling(0, {}, ["seller"], RankOrder(), PLAIN), "from 1 to 1000 rows, not 0"),
+        (lambda: RankingKernel.rolling(2, {"at": a.count()}, [], RankOrder(), PLAIN), "at would be there twice"),
     ],
 )
 def test_what_cannot_be_is_told(make: Any, message: str) -> None:

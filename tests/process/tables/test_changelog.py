@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.tables.changelog import AT, DELETED, POSITION, ChangelogKernel
-from headwater.process.windows.windowing import CHANGE
 from tests.process.relations import EXAMPLES, Running
 
 SCHEMA = pl.Schema({"id": pl.String, "city": pl.String, DELETED: pl.Boolean})

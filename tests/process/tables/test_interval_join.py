@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.tables.interval_join import Bounds, IntervalKernel, read_within
 from headwater.process.tables.sides import LEFT, RIGHT, How
-from headwater.process.windows.windowing import CHANGE
 from tests.process.relations import EXAMPLES, Running
 
 SEARCHES = pl.Schema({"user": pl.String, "query": pl.Int64, "at": pl.Int64, CHANGE: pl.Int8})

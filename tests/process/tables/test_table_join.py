@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.tables.sides import LEFT, RIGHT, How, read_how
 from headwater.process.tables.table_join import JoinKernel
-from headwater.process.windows.windowing import CHANGE
 from tests.process.relations import EXAMPLES, Running
 
 ORDERS = pl.Schema({"order": pl.Int64, "customer": pl.Int32, CHANGE: pl.Int8})

@@ -11,10 +11,10 @@ from headwater.serve.api.app import create_app
 from headwater.serve.live.group_lag import GroupLag
 from headwater.serve.server import HttpServer
 from headwater.store.columns import Column
-from headwater.store.facts import Kind
+from headwater.store.facts import FactKind
 from headwater.store.late import LateRow
 from headwater.store.shapes import ViewShape
-from headwater.transmit.client.lag import Position
+from headwater.transmit.client.lag import GroupPosition
 
 INSTANT = pa.timestamp("us", tz="UTC")
 WINDOW = pa.struct([("start", INSTANT), ("end", INSTANT)])
@@ -48,8 +48,8 @@ def test_topics_tell_sizes(shop, caller):
 
 
 def test_groups_tell_their_lag_and_what_they_may_lose(shop, caller):
-    near = Position(offset=4, end=10, lag_records=6, at_risk_records=3)
-    unknown = Position(offset=5, end=25, lag_records=20, at_risk_records=None)
+    near = GroupPosition(offset=4, end=10, lag_records=6, at_risk_records=3)
+    unknown = GroupPosition(offset=5, end=25, lag_records=20, at_risk_records=None)
     places = {TopicPartition("orders", 1): unknown, TopicPartition("orders", 0): near}
     shop.readers = [GroupLag(name="slow", kind="classic", state="Empty", positions=places)]
     shop.groups.sample()
@@ -269,7 +269,7 @@ def test_late_rows_of_a_view(shop, caller):
 
 def test_facts_of_a_pipeline_by_kind(shop, caller):
     shop.facts.add("revenue", {"state": "running", "batchId": 3}, at_ms=1)
-    shop.facts.add("revenue", {"batchId": 3, "operators": {}}, at_ms=2, kind=Kind.OPERATORS)
+    shop.facts.add("revenue", {"batchId": 3, "operators": {}}, at_ms=2, kind=FactKind.OPERATORS)
     _, answer = caller.get("/api/v1/pipelines/revenue/facts?kind=operators")
     assert answer["facts"] == [{"sequence": 1, "atMs": 2, "batchId": 3, "operators": {}}]
     _, answer = caller.get("/api/v1/pipelines/revenue/facts")

@@ -3,12 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.serve.live.catch_up import Standing, catch_up_seconds
+from headwater.serve.live.catch_up import BacklogSample, catch_up_seconds
 
 
-def standings(*behind: int, every_ms: int = 1000, rate: float | None = None) -> list[Standing]:
+def standings(*behind: int, every_ms: int = 1000, rate: float | None = None) -> list[BacklogSample]:
     return [
-        Standing(at_ms=n * every_ms, behind_records=count, rows_per_second=rate) for n, count in enumerate(behind)
+        BacklogSample(at_ms=n * every_ms, behind_records=count, rows_per_second=rate)
+        for n, count in enumerate(behind)
     ]
 
 

@@ -13,7 +13,7 @@ from headwater.spark.kernels import bucket_state as state
 from headwater.spark.kernels import run_cache as local
 from headwater.spark.kernels.bucket_state import BucketState
 from headwater.spark.kernels.frames import from_lean, to_bytes, to_lean
-from headwater.spark.kernels.run_cache import Shared
+from headwater.spark.kernels.run_cache import RunCache
 
 SCHEMA = pl.Schema({"k": pl.String, "v": pl.Int64})
 
@@ -55,7 +55,7 @@ def initial() -> dict[str, Table]:
 def test_what_is_saved_is_loaded_from_files_or_from_the_store(folder: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(state, "PIECE_ROWS", 1000)
     manifest, pieces = Value(), Pieces()
-    bucket = BucketState(manifest, pieces, Shared("operator"))
+    bucket = BucketState(manifest, pieces, RunCache("operator"))
     tables, notes = bucket.load(initial())
     assert (len(tables["sums"]), notes) == (0, {})
     bucket.save({"sums": tables["sums"].put(rows(0, 5000))}, {"watermark": 7})
@@ -67,7 +67,7 @@ def test_what_is_saved_is_loaded_from_files_or_from_the_store(folder: Path, monk
     for file in folder.iterdir():
         file.unlink()
     local._cache.clear()
-    tables, notes = BucketState(manifest, pieces, Shared("operator")).load(initial())
+    tables, notes = BucketState(manifest, pieces, RunCache("operator")).load(initial())
     assert notes == {"watermark": 7}
     assert (
         tables["sums"].rows.sort("k").equals(pl.concat([rows(0, 10), rows(10, 20, 1), rows(20, 5000)]).sort("k"))
@@ -76,7 +76,7 @@ def test_what_is_saved_is_loaded_from_files_or_from_the_store(folder: Path, monk
 
 def test_runs_that_were_merged_leave_store_and_disk(folder: Path) -> None:
     manifest, pieces = Value(), Pieces()
-    bucket = BucketState(manifest, pieces, Shared("operator"))
+    bucket = BucketState(manifest, pieces, RunCache("operator"))
     for number in range(4):
         tables, notes = bucket.load(initial())
         bucket.save({"sums": tables["sums"].put(rows(0, 5000, number))}, notes)
@@ -86,13 +86,13 @@ def test_runs_that_were_merged_leave_store_and_disk(folder: Path) -> None:
 def test_a_half_written_or_foreign_file_is_not_taken(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "broken").write_bytes(b"no arrow")
-    assert Shared("operator").find("broken") is None
-    assert Shared("operator").find("missing") is None
+    assert RunCache("operator").find("broken") is None
+    assert RunCache("operator").find("missing") is None
 
 
 def test_another_shape_or_hash_is_refused(monkeypatch: Any) -> None:
     manifest, pieces = Value(), Pieces()
-    bucket = BucketState(manifest, pieces, Shared("operator"))
+    bucket = BucketState(manifest, pieces, RunCache("operator"))
     bucket.save({"sums": initial()["sums"].put(rows(0, 3))}, {})
     other = {"sums": Table.empty(pl.Schema({"k": pl.String, "v": pl.Float64}), ["k"])}
     with pytest.raises(InvalidError, match=r"table 'sums' was written with columns .* needs a new checkpoint"):
@@ -103,7 +103,7 @@ def test_another_shape_or_hash_is_refused(monkeypatch: Any) -> None:
 
 
 def test_the_watermark_is_known_to_the_next_batch_only() -> None:
-    shared = Shared("operator")
+    shared = RunCache("operator")
     assert shared.watermark_before(0) is not None
     assert shared.watermark_before(3) is None
     shared.note_watermark(2, 99)

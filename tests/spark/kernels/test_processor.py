@@ -7,7 +7,7 @@ import sys
 from pyspark import cloudpickle
 
 from headwater.process.windows.kernel import WindowedKernel
-from headwater.spark.kernels.processor import LateProcessor
+from headwater.spark.kernels.processor import LazyProcessor
 
 PROGRAM = """
 import json, pickle, sys
@@ -21,12 +21,13 @@ class Handle:
 
 names = []
 pickle.loads(sys.stdin.buffer.read()).init(Handle())
-heavy = [name for name in ("pandas", "polars", "pyarrow", "headwater.process.windows.kernel") if name in sys.modules]
+heavy_modules = ("pandas", "polars", "pyarrow", "headwater.process.windows.kernel")
+heavy = [name for name in heavy_modules if name in sys.modules]
 print(json.dumps([names, heavy]))
 """
 
 
 def test_the_state_is_told_without_importing_what_a_kernel_needs() -> None:
-    pickled = cloudpickle.dumps(LateProcessor(WindowedKernel))  # type: ignore[arg-type]
+    pickled = cloudpickle.dumps(LazyProcessor(WindowedKernel))  # type: ignore[arg-type]
     done = subprocess.run([sys.executable, "-c", PROGRAM], input=pickled, capture_output=True, check=True)
     assert json.loads(done.stdout) == [["manifest", "pieces"], []]

@@ -19,7 +19,7 @@ from pyspark.sql.functions import col
 
 import headwater as hw
 from headwater.errors import InvalidError
-from headwater.process.kernel import BEGINNING, Now, State, Step
+from headwater.process.kernel import BEGINNING, KernelStep, Now, State
 from headwater.process.table import Table
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.windowing import Windowing
@@ -45,11 +45,11 @@ class RunningSum:
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         return rows.group_by("k").agg(pl.col("v").sum())
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         totals = self.combine(
             pl.concat([state["sums"].get(rows.select("k").unique()), rows.select("k", "v")]), now
         )
-        return Step({"sums": state["sums"].put(totals)}, totals)
+        return KernelStep({"sums": state["sums"].put(totals)}, totals)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TumblingSum:
         window = (pl.col("at") // 10 * 10).alias("window")
         return rows.with_columns(window).group_by("k", "window").agg(pl.col("v").sum())
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         table = state["windows"]
         rows = rows.filter(pl.col("window") + 10 > now.watermark)
         known = table.get(rows.select("k", "window").unique())
@@ -72,7 +72,7 @@ class TumblingSum:
         table = table.put(totals)
         due = table.where(pl.col("window") + 10 <= now.watermark)
         wake_up = None
-        return Step({"windows": table.drop(due.select("k", "window"))}, due, wake_up)
+        return KernelStep({"windows": table.drop(due.select("k", "window"))}, due, wake_up)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Alarm:
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         return rows.select("k", "v")
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         table = state["waiting"]
         new = rows.group_by("k").agg(pl.col("v").sum()).with_columns(due=pl.lit(now.processing_time + 100))
         both = pl.concat([table.get(new.select("k")), new.select("k", "v", pl.col("due").cast(pl.Int64))])
@@ -94,7 +94,7 @@ class Alarm:
         due = table.where(pl.col("due") <= now.processing_time)
         table = table.drop(due.select("k"))
         wake_up = table.rows.get_column("due").min()
-        return Step({"waiting": table}, due.select("k", "v"), wake_up)  # type: ignore[arg-type]
+        return KernelStep({"waiting": table}, due.select("k", "v"), wake_up)  # type: ignore[arg-type]
 
 
 def frame(batch: Batch) -> pl.DataFrame:
@@ -314,8 +314,8 @@ class StepSizes:
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         return rows.select("k", "v", "at")
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
-        return Step(state, pl.DataFrame({"n": [rows.height]}, schema={"n": pl.Int64}))
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
+        return KernelStep(state, pl.DataFrame({"n": [rows.height]}, schema={"n": pl.Int64}))
 
 
 def test_a_skewed_key_does_not_make_steps_longer(stream: Stream) -> None:

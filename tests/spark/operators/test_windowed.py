@@ -13,7 +13,7 @@ from headwater.clock import SystemClock
 from headwater.errors import InvalidError
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.spark.pipeline.reprocess import reprocess_late
-from headwater.store.facts import FactStore, Kind
+from headwater.store.facts import FactKind, FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
@@ -84,7 +84,7 @@ def test_sessions_retract_and_late_rows_are_in_the_ledger(
     assert shop.run() == {("tea", "00:00"): 7.0, ("cocoa", "02:00"): 1.0}
     [late] = shop.store.late_rows("revenue")
     assert (late.key, late.row["amount"], late.reason) == ({"product": "tea"}, 8.0, "expired")
-    told = shop.facts.latest("revenue", kind=Kind.OPERATORS)[-1].body["operators"]["windowed-0"]
+    told = shop.facts.latest("revenue", kind=FactKind.OPERATORS)[-1].body["operators"]["windowed-0"]
     assert (told["lateRows"], told["rows"]) == (1, 1)
     assert told["sources"]["0"]["watermark"] == told["watermark"]
     row = shop.store.rows("revenue")[0]

@@ -17,7 +17,7 @@ from headwater.spark.pipeline.batch_sinks import dead_letter_sink
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.reader import ViewReader
-from headwater.store.tables import Progress
+from headwater.store.tables import ViewProgress
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
@@ -138,9 +138,9 @@ def test_dead_letters_are_written_once_though_the_sink_died_between(
     )
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "run-1")
     try:
-        store.commit_progress("orders.deadletter", Progress(run="run-1", batch=6, note={"end": 0}))
+        store.commit_progress("orders.deadletter", ViewProgress(run="run-1", batch=6, note={"end": 0}))
         sink(records.where("offset < 1"), 7)
-        store.commit_progress("orders.deadletter", Progress(run="run-1", batch=6, note={"end": 0}))
+        store.commit_progress("orders.deadletter", ViewProgress(run="run-1", batch=6, note={"end": 0}))
         sink(records, 7)
         sink(records, 7)
     finally:

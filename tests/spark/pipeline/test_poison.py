@@ -23,7 +23,7 @@ from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
-from headwater.transmit.client.redrive import Marks, letters_of, redrive
+from headwater.transmit.client.redrive import RedriveMarks, letters_of, redrive
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.records.dead_letters import ONLY_HEADER
 from headwater.transmit.records.to_arrow import to_arrow
@@ -148,7 +148,7 @@ def test_a_poison_row_is_isolated_and_comes_back_mended(
         assert (letter.query, letter.record.value) == ("shop.amounts", b"bad=much")
         assert letter.reason.startswith("view 'amounts' failed on it: ")
         assert "CAST_INVALID_INPUT" in letter.reason
-        list(redrive(client, [letter], Marks(client), SystemClock(), value=b"bad=7"))
+        list(redrive(client, [letter], RedriveMarks(client), SystemClock(), value=b"bad=7"))
     store, _ = run_once(spark, servers, tmp_path, hook)
     assert {row["product"]: row["amount"] for row in store.rows("amounts")}["bad"] == 7.0
     # The other view has read the record where it stood, and leaves the one that came back alone.

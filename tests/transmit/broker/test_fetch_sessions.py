@@ -11,7 +11,7 @@ from kafka.protocol.consumer import FetchResponse
 
 from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.broker.fetch_sessions import REST_S, FetchSessions, Session
+from headwater.transmit.broker.fetch_sessions import REST_S, FetchSession, FetchSessions
 from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.wire.codes import Code
@@ -25,13 +25,13 @@ def request(
     return FetchRequest(500, 1, 1000, 0, session_id, epoch, asked, forgotten or [])
 
 
-def begin(sessions: FetchSessions, *partitions: int) -> Session:
+def begin(sessions: FetchSessions, *partitions: int) -> FetchSession:
     session = sessions.of(request(0, 0, {"t": list(partitions)}), 0.0)
-    assert isinstance(session, Session)
+    assert isinstance(session, FetchSession)
     return session
 
 
-def told(session: Session, *answers: PartitionAnswer, in_full: bool = False) -> list[int]:
+def told(session: FetchSession, *answers: PartitionAnswer, in_full: bool = False) -> list[int]:
     topics = session.answer([TopicAnswer("t", answers)], in_full=in_full).topics
     return [answer.partition for topic in topics for answer in topic.partitions]
 
@@ -94,7 +94,7 @@ def test_of_too_many_the_one_that_rests_longest_goes_when_it_has_rested_enough()
     assert sessions.of(request(first.id, 1), 10.0) is first
     assert sessions.of(request(0, 0, {"t": [0]}), REST_S - 1) is None
     third = sessions.of(request(0, 0, {"t": [0]}), REST_S + 1)
-    assert isinstance(third, Session)
+    assert isinstance(third, FetchSession)
     assert sessions.of(request(second.id, 1), REST_S + 1) is Code.FETCH_SESSION_ID_NOT_FOUND
     assert sessions.of(request(first.id, 2), REST_S + 1) is first
 

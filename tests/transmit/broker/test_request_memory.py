@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from headwater.record import Record
-from headwater.transmit.broker.request_memory import SMALL_BYTES, Intake
+from headwater.transmit.broker.request_memory import SMALL_BYTES, RequestMemory
 from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.wire.frame import LENGTH
@@ -22,7 +22,7 @@ MEBI = 1 << 20
 
 
 def test_a_request_waits_until_there_is_room() -> None:
-    intake, came = Intake(100 * SMALL_BYTES), []
+    intake, came = RequestMemory(100 * SMALL_BYTES), []
     assert intake.take(80 * SMALL_BYTES)
     assert not intake.take(30 * SMALL_BYTES)
     intake.wait(30 * SMALL_BYTES, lambda: came.append("second"))
@@ -32,19 +32,19 @@ def test_a_request_waits_until_there_is_room() -> None:
 
 
 def test_small_requests_pass_a_full_house() -> None:
-    intake = Intake(SMALL_BYTES)
+    intake = RequestMemory(SMALL_BYTES)
     assert intake.take(2 * SMALL_BYTES)
     assert intake.take(100)
 
 
 def test_a_request_larger_than_all_room_passes_alone() -> None:
-    intake = Intake(SMALL_BYTES)
+    intake = RequestMemory(SMALL_BYTES)
     assert intake.take(10 * SMALL_BYTES)
     assert not intake.take(10 * SMALL_BYTES)
 
 
 def test_who_leaves_the_queue_lets_the_next_one_in() -> None:
-    intake, came = Intake(10 * SMALL_BYTES), []
+    intake, came = RequestMemory(10 * SMALL_BYTES), []
     assert intake.take(5 * SMALL_BYTES)
 
     def never() -> None:
@@ -58,7 +58,7 @@ def test_who_leaves_the_queue_lets_the_next_one_in() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(SMALL_BYTES + 1, 5 * SMALL_BYTES)), max_size=60))
 def test_never_more_is_held_than_allowed_and_everybody_gets_in(steps: list[tuple[bool, int]]) -> None:
-    intake, held, inside = Intake(8 * SMALL_BYTES), [], []
+    intake, held, inside = RequestMemory(8 * SMALL_BYTES), [], []
     asked = 0
 
     def enter(size: int) -> Callable[[], None]:

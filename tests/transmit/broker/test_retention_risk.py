@@ -10,7 +10,7 @@ from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client import groups as group_client
 from headwater.transmit.client.client import Client
-from headwater.transmit.client.lag import Position, positions
+from headwater.transmit.client.lag import GroupPosition, positions
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.wire.list_offsets import DELETED_SOON
 
@@ -97,7 +97,7 @@ def test_the_log_answers_what_will_be_deleted_soon() -> None:
         clock.advance(9.5 * 3600)
         assert client.offsets([ORDERS], DELETED_SOON) == {ORDERS: 10}
         found = positions(client, group_client.find_group(client, "slow"))
-        assert found == {ORDERS: Position(offset=4, end=10, lag_records=6, at_risk_records=6)}
+        assert found == {ORDERS: GroupPosition(offset=4, end=10, lag_records=6, at_risk_records=6)}
 
 
 def test_size_counts_as_time_does() -> None:

@@ -12,8 +12,8 @@ from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
 from headwater.transmit.client.redrive import (
-    Marks,
     Outcome,
+    RedriveMarks,
     dead_letter_topics,
     letter_at,
     letters_of,
@@ -68,7 +68,7 @@ def _order(number: int) -> Record:
 
 
 def _redrive(client: Client, **options: Any) -> Outcome:
-    (outcome,) = redrive(client, [letter_at(client, DEAD, 0)], Marks(client), SystemClock(), **options)
+    (outcome,) = redrive(client, [letter_at(client, DEAD, 0)], RedriveMarks(client), SystemClock(), **options)
     return outcome
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.transmit.groups.classic import MEMBERS_MAX, Groups
+from headwater.transmit.groups.classic import MEMBERS_MAX, ClassicGroups
 from headwater.transmit.groups.classic_rounds import GroupError, GroupState, JoinReply, JoinRequest, SyncReply
 
 SESSION_S, REBALANCE_S = 10.0, 60.0
@@ -32,7 +32,7 @@ class World:
     """One group, and every answer it has given."""
 
     def __init__(self, initial_delay_s: float = 0.0) -> None:
-        self.groups = Groups(initial_delay_s)
+        self.groups = ClassicGroups(initial_delay_s)
         self.now = 0.0
 
     @property

@@ -10,11 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headwater.transmit.groups.share.share_partition import (
     Ack,
     Acknowledgement,
+    RecordState,
     ShareError,
     ShareLimits,
     SharePartition,
     Span,
-    State,
     trimmed,
 )
 
@@ -65,7 +65,7 @@ def test_a_lock_that_times_out_is_a_delivery() -> None:
         assert not partition.expire(LIMITS, now=count * 100.0 + 9.9)
         assert partition.expire(LIMITS, now=count * 100.0 + 10)
     (letter,) = partition.take_letters()
-    assert (letter.first, letter.last, letter.count, letter.state) == (0, 1, 3, State.ARCHIVING)
+    assert (letter.first, letter.last, letter.count, letter.state) == (0, 1, 3, RecordState.ARCHIVING)
     assert partition.start == 0
     partition.bury(letter)
     assert partition.start == 2
@@ -256,8 +256,8 @@ class Sharing(RuleBasedStateMachine):
         assert all(n in self.done for n in range(self.partition.start))
         for span in spans:
             for n in range(span.first, span.last + 1):
-                assert (span.state is State.ACQUIRED) == (n in self.holder)
-                assert (span.state > State.ACQUIRED) == (n in self.done)
+                assert (span.state is RecordState.ACQUIRED) == (n in self.holder)
+                assert (span.state > RecordState.ACQUIRED) == (n in self.done)
 
     def teardown(self) -> None:
         """In the end, everything is acknowledged or archived."""

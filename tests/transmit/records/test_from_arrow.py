@@ -8,7 +8,7 @@ from kafka.partitioner.default import murmur2
 from headwater.transmit.records import from_arrow as encoding
 from headwater.transmit.records.batch import decode_batch, read_header
 from headwater.transmit.records.from_arrow import (
-    Identity,
+    ProducerIdentity,
     encode_columns,
     encode_headers,
     partitions_by_key,
@@ -23,7 +23,7 @@ def decoded(bodies: Any) -> list[tuple[bytes | None, bytes | None, Any, int]]:
     found = []
     sequence = 0
     for body in bodies:
-        batch = seal_batch(body, timestamp_ms=7, identity=Identity(3, 4), sequence=sequence)
+        batch = seal_batch(body, timestamp_ms=7, identity=ProducerIdentity(3, 4), sequence=sequence)
         header = read_header(batch)
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (3, 4, sequence)
         assert header.is_transactional

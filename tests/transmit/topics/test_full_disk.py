@@ -25,7 +25,7 @@ from headwater.transmit.client.client import Client
 from headwater.transmit.log import disk_reserve as room
 from headwater.transmit.log import index, partition, segment
 from headwater.transmit.log import start_offset as start
-from headwater.transmit.log.disk_reserve import Room
+from headwater.transmit.log.disk_reserve import DiskReserve
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, walk
 from headwater.transmit.topics import catalog
@@ -144,9 +144,9 @@ def test_where_even_that_is_not_enough_the_log_starts_with_what_is_left(
 
 
 def test_records_leave_room_for_other_things(tmp_path: Path) -> None:
-    Room(tmp_path, reserved_bytes=0).take(1)
+    DiskReserve(tmp_path, reserved_bytes=0).take(1)
     with pytest.raises(OSError, match="No space left on device: 1048576 MB are kept") as caught:
-        Room(tmp_path, reserved_bytes=1 << 40).take(1)
+        DiskReserve(tmp_path, reserved_bytes=1 << 40).take(1)
     assert caught.value.errno == errno.ENOSPC
 
 
@@ -157,7 +157,7 @@ def test_room_is_looked_for_again_at_once(tmp_path: Path, monkeypatch: pytest.Mo
         return os.statvfs_result((1, 1, 1000, free, free, 0, 0, 0, 0, 255))
 
     monkeypatch.setattr(room.os, "statvfs", statvfs)
-    found = Room(tmp_path, reserved_bytes=10)
+    found = DiskReserve(tmp_path, reserved_bytes=10)
     found.take(90)
     free = 10
     with pytest.raises(OSError, match="No space left"):
@@ -172,7 +172,7 @@ def test_a_topic_can_be_deleted_when_the_disk_takes_no_records(
     with Broker(tmp_path / "log") as broker, Client(broker.bootstrap_servers) as client:
         client.create_topic("orders", partitions=1)
         client.append(ORDERS, [Record(value=b"before")])
-        monkeypatch.setattr(Room, "take", full)
+        monkeypatch.setattr(DiskReserve, "take", full)
         with pytest.raises(UnavailableError, match="No space left on device"):
             client.append(ORDERS, [Record(value=b"refused")])
         assert client.fetch(ORDERS, 0) != b""

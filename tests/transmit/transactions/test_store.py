@@ -7,33 +7,33 @@ import pytest
 
 from headwater.record import TopicPartition
 from headwater.transmit.topics.catalog import Catalog, CommittedOffset
-from headwater.transmit.transactions.store import Ledger
-from headwater.transmit.transactions.transaction import State, Transaction
+from headwater.transmit.transactions.store import TransactionStore
+from headwater.transmit.transactions.transaction import Transaction, TransactionState
 
 ORDERS = TopicPartition("orders", 0)
 ONGOING = Transaction(
-    id="t", producer_id=7, epoch=3, last_epoch=2, timeout_ms=1000, state=State.ONGOING,
+    id="t", producer_id=7, epoch=3, last_epoch=2, timeout_ms=1000, state=TransactionState.ONGOING,
     partitions=frozenset({ORDERS, TopicPartition("orders", 1)}),
     groups=frozenset({"g"}), started_ms=5, updated_ms=6,
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("state", State)
-def test_a_transaction_comes_back_as_it_was(tmp_path: Path, state: State) -> None:
+@pytest.mark.parametrize("state", TransactionState)
+def test_a_transaction_comes_back_as_it_was(tmp_path: Path, state: TransactionState) -> None:
     Catalog(tmp_path / "meta.db").close()
-    ledger = Ledger(tmp_path / "meta.db")
+    ledger = TransactionStore(tmp_path / "meta.db")
     ledger.save(replace(ONGOING, state=state))
     ledger.close()
-    ledger = Ledger(tmp_path / "meta.db")
+    ledger = TransactionStore(tmp_path / "meta.db")
     assert ledger.transactions() == [replace(ONGOING, state=state)]
     ledger.forget("t")
     assert ledger.transactions() == []
     ledger.close()
 
 
-@pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
-def test_offsets_are_committed_or_dropped_with_the_decision(tmp_path: Path, state: State) -> None:
-    catalog, ledger = Catalog(tmp_path / "meta.db"), Ledger(tmp_path / "meta.db")
+@pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
+def test_offsets_are_committed_or_dropped_with_the_decision(tmp_path: Path, state: TransactionState) -> None:
+    catalog, ledger = Catalog(tmp_path / "meta.db"), TransactionStore(tmp_path / "meta.db")
     before = CommittedOffset(offset=1, leader_epoch=0, metadata="old")
     after = CommittedOffset(offset=9, leader_epoch=0, metadata="new")
     catalog.create_topic("orders", 1, {})
@@ -44,7 +44,9 @@ def test_offsets_are_committed_or_dropped_with_the_decision(tmp_path: Path, stat
     assert catalog.committed_offsets("g") == {ORDERS: before}
     assert ledger.pending("g") == {ORDERS, TopicPartition("deleted", 0)}
     ledger.save(replace(ONGOING, state=state))
-    assert catalog.committed_offsets("g") == {ORDERS: after if state is State.PREPARE_COMMIT else before}
+    assert catalog.committed_offsets("g") == {
+        ORDERS: after if state is TransactionState.PREPARE_COMMIT else before
+    }
     assert ledger.pending("g") == set()
     assert ledger.pending("h") == {ORDERS}
     ledger.close()

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from headwater.record import TopicPartition
 from headwater.transmit.transactions.transaction import (
     EPOCH_MAX,
-    Claim,
-    State,
+    ProducerClaim,
     Transaction,
     TransactionError,
+    TransactionState,
     add,
     begin_producer,
     check_offsets,
@@ -26,8 +26,10 @@ from headwater.transmit.transactions.transaction import (
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
-def begin(known: Transaction | None, claim: Claim | None = None, now_ms: int = 0, new_id: int = 7) -> object:
-    return begin_producer(known, "t", claim or Claim(), 1000, now_ms, lambda: new_id)
+def begin(
+    known: Transaction | None, claim: ProducerClaim | None = None, now_ms: int = 0, new_id: int = 7
+) -> object:
+    return begin_producer(known, "t", claim or ProducerClaim(), 1000, now_ms, lambda: new_id)
 
 
 def fresh() -> Transaction:
@@ -36,8 +38,8 @@ def fresh() -> Transaction:
     return found
 
 
-def claim_of(known: Transaction) -> Claim:
-    return Claim(producer_id=known.producer_id, epoch=known.epoch)
+def claim_of(known: Transaction) -> ProducerClaim:
+    return ProducerClaim(producer_id=known.producer_id, epoch=known.epoch)
 
 
 def ongoing() -> Transaction:
@@ -48,23 +50,23 @@ def ongoing() -> Transaction:
 
 def test_a_transaction_goes_from_start_to_end_and_again() -> None:
     known = ongoing()
-    assert (known.state, known.partitions, known.groups) == (State.ONGOING, {P0}, {"g"})
+    assert (known.state, known.partitions, known.groups) == (TransactionState.ONGOING, {P0}, {"g"})
     for commit, prepared, completed in (
-        (True, State.PREPARE_COMMIT, State.COMPLETE_COMMIT),
-        (False, State.PREPARE_ABORT, State.COMPLETE_ABORT),
+        (True, TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT),
+        (False, TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT),
     ):
         known = end(known, claim_of(known), 1, commit=commit)
         assert known.state is prepared
         known = complete(known, 2)
         assert (known.state, known.partitions, known.groups) == (completed, frozenset(), frozenset())
         known = add(known, claim_of(known), 3, partitions=[P1])
-        assert (known.state, known.partitions, known.started_ms) == (State.ONGOING, {P1}, 3)
+        assert (known.state, known.partitions, known.started_ms) == (TransactionState.ONGOING, {P1}, 3)
 
 
 def test_a_new_producer_fences_the_one_before() -> None:
     old = fresh()
     new = begin(old)
-    assert (new.producer_id, new.epoch, new.state) == (old.producer_id, 1, State.EMPTY)
+    assert (new.producer_id, new.epoch, new.state) == (old.producer_id, 1, TransactionState.EMPTY)
     assert add(new, claim_of(old), 0, partitions=[P0]) is TransactionError.FENCED
     assert end(new, claim_of(old), 0, commit=True) is TransactionError.FENCED
     assert check_write(new, claim_of(old), P0) is TransactionError.FENCED
@@ -73,7 +75,7 @@ def test_a_new_producer_fences_the_one_before() -> None:
 def test_a_new_producer_has_the_transaction_before_aborted() -> None:
     known = ongoing()
     aborting = begin(known)
-    assert (aborting.state, aborting.epoch) == (State.PREPARE_ABORT, known.epoch + 1)
+    assert (aborting.state, aborting.epoch) == (TransactionState.PREPARE_ABORT, known.epoch + 1)
     assert begin(aborting) is TransactionError.CONCURRENT
     assert end(aborting, claim_of(known), 0, commit=True) is TransactionError.FENCED
     assert begin(complete(aborting, 1)).epoch == known.epoch + 2
@@ -92,7 +94,7 @@ def test_a_producer_that_asks_again_gets_the_same_answer() -> None:
     assert bumped.epoch == 1
     assert begin(bumped, claim_of(first)) == bumped
     assert begin(begin(bumped), claim_of(first)) is TransactionError.FENCED
-    assert begin(bumped, Claim(producer_id=99, epoch=0)) is TransactionError.FENCED
+    assert begin(bumped, ProducerClaim(producer_id=99, epoch=0)) is TransactionError.FENCED
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -109,7 +111,7 @@ def test_an_end_that_is_asked_for_again_changes_nothing(commit: bool) -> None:
 def test_nothing_to_end_is_an_invalid_state() -> None:
     known = fresh()
     assert end(known, claim_of(known), 0, commit=True) is TransactionError.INVALID_STATE
-    assert end(None, Claim(), 0, commit=True) is TransactionError.UNKNOWN_PRODUCER
+    assert end(None, ProducerClaim(), 0, commit=True) is TransactionError.UNKNOWN_PRODUCER
 
 
 def test_writing_needs_the_partition_in_an_open_transaction() -> None:
@@ -117,7 +119,7 @@ def test_writing_needs_the_partition_in_an_open_transaction() -> None:
     assert check_write(known, claim_of(known), P0) is None
     assert check_write(known, claim_of(known), P1) is TransactionError.INVALID_STATE
     assert check_write(fresh(), claim_of(fresh()), P0) is TransactionError.INVALID_STATE
-    assert check_write(known, Claim(producer_id=1, epoch=0), P0) is TransactionError.UNKNOWN_PRODUCER
+    assert check_write(known, ProducerClaim(producer_id=1, epoch=0), P0) is TransactionError.UNKNOWN_PRODUCER
     assert check_write(None, claim_of(known), P0) is TransactionError.UNKNOWN_PRODUCER
 
 
@@ -134,7 +136,7 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_fenced() -> None
     assert time_out(known, 999) is None
     late = time_out(known, 1000)
     assert late is not None
-    assert (late.state, late.epoch) == (State.PREPARE_ABORT, known.epoch + 1)
+    assert (late.state, late.epoch) == (TransactionState.PREPARE_ABORT, known.epoch + 1)
     assert time_out(complete(late, 1001), 10_000) is None
 
 
@@ -148,12 +150,24 @@ STEPS = st.lists(
     st.tuples(st.sampled_from(["begin", "add", "commit", "abort", "finish", "late"]), st.integers(0, 3))
 )
 LEGAL = {
-    State.EMPTY: {State.EMPTY, State.ONGOING},
-    State.ONGOING: {State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT},
-    State.PREPARE_COMMIT: {State.PREPARE_COMMIT, State.COMPLETE_COMMIT},
-    State.PREPARE_ABORT: {State.PREPARE_ABORT, State.COMPLETE_ABORT},
-    State.COMPLETE_COMMIT: {State.COMPLETE_COMMIT, State.EMPTY, State.ONGOING},
-    State.COMPLETE_ABORT: {State.COMPLETE_ABORT, State.EMPTY, State.ONGOING},
+    TransactionState.EMPTY: {TransactionState.EMPTY, TransactionState.ONGOING},
+    TransactionState.ONGOING: {
+        TransactionState.ONGOING,
+        TransactionState.PREPARE_COMMIT,
+        TransactionState.PREPARE_ABORT,
+    },
+    TransactionState.PREPARE_COMMIT: {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT},
+    TransactionState.PREPARE_ABORT: {TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT},
+    TransactionState.COMPLETE_COMMIT: {
+        TransactionState.COMPLETE_COMMIT,
+        TransactionState.EMPTY,
+        TransactionState.ONGOING,
+    },
+    TransactionState.COMPLETE_ABORT: {
+        TransactionState.COMPLETE_ABORT,
+        TransactionState.EMPTY,
+        TransactionState.ONGOING,
+    },
 }
 
 

@@ -12,7 +12,7 @@ from headwater.errors import InvalidError
 if TYPE_CHECKING:
     from headwater.record import Record, TopicPartition
     from headwater.transmit.client.client import Client
-    from headwater.transmit.client.redrive import Marks, Outcome
+    from headwater.transmit.client.redrive import Outcome, RedriveMarks
     from headwater.transmit.records.dead_letters import DeadLetter
 
 app = typer.Typer(help="Look at records that could not be processed, and bring them back.", no_args_is_help=True)
@@ -38,10 +38,10 @@ def list_letters(
     Example: headwater deadletter list orders.deadletter --waiting
     """
     from headwater.transmit.client.client import Client
-    from headwater.transmit.client.redrive import Marks, dead_letter_topics, letters_of
+    from headwater.transmit.client.redrive import RedriveMarks, dead_letter_topics, letters_of
 
     with Client(bootstrap_servers) as client:
-        marks = Marks(client)
+        marks = RedriveMarks(client)
         marks.refresh()
         if topic is None:
             _print_topics([_describe_topic(client, name, marks) for name in dead_letter_topics(client)], output)
@@ -72,12 +72,12 @@ def show_letter(
     Example: headwater deadletter show orders.deadletter 17
     """
     from headwater.transmit.client.client import Client
-    from headwater.transmit.client.redrive import Marks, letter_at, original_of
+    from headwater.transmit.client.redrive import RedriveMarks, letter_at, original_of
     from headwater.transmit.records.dead_letters import restore
 
     with Client(bootstrap_servers) as client:
         found = letter_at(client, *_place_of(topic, letter))
-        marks = Marks(client)
+        marks = RedriveMarks(client)
         marks.refresh()
         record = restore(found, original_of(client, found), now_ms=found.record.timestamp_ms)
     described = _describe(found, marks) | {"record": None if record is None else _describe_record(record)}
@@ -121,7 +121,7 @@ def redrive_letters(
     """
     from headwater.clock import SystemClock
     from headwater.transmit.client.client import Client
-    from headwater.transmit.client.redrive import Marks, letter_at, letters_of, redrive
+    from headwater.transmit.client.redrive import RedriveMarks, letter_at, letters_of, redrive
 
     mended = _new_value(value, from_file)
     if (letter is None) != everything:
@@ -132,7 +132,7 @@ def redrive_letters(
     if everything and (mended is not None or again):
         raise InvalidError("cannot redrive: --value, --from-file and --again are for one letter, found --all")
     with Client(bootstrap_servers) as client:
-        marks = Marks(client)
+        marks = RedriveMarks(client)
         marks.refresh()
         if letter is not None:
             letters = iter([letter_at(client, *_place_of(topic, letter))])
@@ -169,7 +169,7 @@ def _new_value(value: str | None, from_file: Path | None) -> bytes | None:
         raise InvalidError(f"cannot read {str(from_file)!r}: {error.strerror}") from error
 
 
-def _describe_topic(client: "Client", topic: str, marks: "Marks") -> dict[str, Any]:
+def _describe_topic(client: "Client", topic: str, marks: "RedriveMarks") -> dict[str, Any]:
     from headwater.transmit.client.redrive import letters_of
 
     total, redriven, newest = 0, 0, None
@@ -194,7 +194,7 @@ def _print_topics(topics: list[dict[str, Any]], output: OutputFormat) -> None:
         print_table(columns, [list(topic.values()) for topic in topics])
 
 
-def _describe(letter: "DeadLetter", marks: "Marks") -> dict[str, Any]:
+def _describe(letter: "DeadLetter", marks: "RedriveMarks") -> dict[str, Any]:
     last = marks.last(letter)
     done = last is not None and last.offset is not None
     return {

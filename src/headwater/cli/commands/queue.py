@@ -10,7 +10,7 @@ from headwater.cli.output import OutputFormat, OutputOption, print_json, print_t
 
 if TYPE_CHECKING:
     from headwater.transmit.client.client import Client
-    from headwater.transmit.client.redrive import Marks
+    from headwater.transmit.client.redrive import RedriveMarks
     from headwater.transmit.records.dead_letters import DeadLetter
 
 app = typer.Typer(help="List queues (share groups), redrive their dead letters, purge them.", no_args_is_help=True)
@@ -26,11 +26,11 @@ def list_queues(
     """
     from headwater.transmit.client import groups as group_client
     from headwater.transmit.client.client import Client
-    from headwater.transmit.client.redrive import Marks
+    from headwater.transmit.client.redrive import RedriveMarks
 
     queues: list[dict[str, Any]] = []
     with Client(bootstrap_servers) as client:
-        marks = Marks(client)
+        marks = RedriveMarks(client)
         for info in group_client.list_groups(client):
             if info.kind == group_client.SHARE:
                 starts = group_client.share_starts(client, info.id)
@@ -65,7 +65,7 @@ def show_queue(
     """
     from headwater.transmit.client import groups as group_client
     from headwater.transmit.client.client import LATEST, Client
-    from headwater.transmit.client.redrive import Marks
+    from headwater.transmit.client.redrive import RedriveMarks
 
     with Client(bootstrap_servers) as client:
         info = _find(client, name)
@@ -73,7 +73,7 @@ def show_queue(
         ends = client.offsets(starts, LATEST)
         those = group_client.members(client, info)
         configs = group_client.group_configs(client, name)
-        letters = _letters(client, name, Marks(client))
+        letters = _letters(client, name, RedriveMarks(client))
     columns = ["topic", "partition", "start", "end", "waiting_records"]
     rows = [[*tp, start.start, ends[tp], start.lag_records] for tp, start in sorted(starts.items())]
     dead = [
@@ -124,12 +124,12 @@ def redrive_queue(
     """
     from headwater.clock import SystemClock
     from headwater.transmit.client.client import Client
-    from headwater.transmit.client.redrive import Marks, original_of, redrive
+    from headwater.transmit.client.redrive import RedriveMarks, original_of, redrive
     from headwater.transmit.records.dead_letters import restore
 
     with Client(bootstrap_servers) as client:
         _find(client, name)
-        marks = Marks(client)
+        marks = RedriveMarks(client)
         letters = _letters(client, name, marks)[:limit]
         if execute:
             lost = sum(outcome.lost for outcome in redrive(client, letters, marks, SystemClock()))
@@ -186,7 +186,7 @@ def _find(client: "Client", name: str) -> Any:
     return info
 
 
-def _letters(client: "Client", group: str, marks: "Marks") -> "list[DeadLetter]":
+def _letters(client: "Client", group: str, marks: "RedriveMarks") -> "list[DeadLetter]":
     """A queue's dead letters that were not redriven."""
     from headwater.transmit.client import groups as group_client
     from headwater.transmit.client.redrive import letters_of

@@ -72,8 +72,8 @@ def run(
         it.spark.run()
         for view in app.views:
             print(f"view {view.name}: {it.store.count(view.name)} rows")
-        for delivery in app.deliveries:
-            print(f"sink {delivery.name}: {it.pipeline.rows_read()[delivery.name]} records read")
+        for sink in app.sink_queries:
+            print(f"sink {sink.name}: {it.pipeline.rows_read()[sink.name]} records read")
         for query, count in it.pipeline.left_out().items():
             if count:
                 print(f"{query}: {count} records are left out, on which it fails; `headwater deadletter list`")

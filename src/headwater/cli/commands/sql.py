@@ -31,12 +31,12 @@ def sql(
 
     Example: headwater sql "select value->>'$.product' as product, count(*) from topic.orders group by all"
     """
-    from headwater.serve.sql import Places, run_sql
+    from headwater.serve.sql import SqlSources, run_sql
     from headwater.store.location import find_store
 
     place = find_store(data, address)
     store = None if isinstance(place, Path) and not place.exists() else place
-    result = run_sql(statement, Places(store=store, servers=bootstrap_servers, postgres=postgres))
+    result = run_sql(statement, SqlSources(store=store, servers=bootstrap_servers, postgres=postgres))
     if output is OutputFormat.JSON:
         print_json({"columns": result.columns, "rows": result.rows})
     else:

@@ -19,7 +19,7 @@ Of = Callable[[str], pl.Expr]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FoldInput:
     """The rows under the fold: the aggregate's column, the event time, and the weight (1, or -1: taken back).
 
     `changes` says whether weights can be anything but 1.
@@ -37,7 +37,7 @@ class Fold(Protocol):
     A user's own class with these three methods and an attribute `column` can be used in `what`.
     """
 
-    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+    def partial(self, row: FoldInput) -> Mapping[str, pl.Expr]:
         """What is kept of a group of rows, as aggregating expressions by name."""
         ...
 
@@ -54,7 +54,7 @@ class Fold(Protocol):
 class _Count:
     column: str | None
 
-    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+    def partial(self, row: FoldInput) -> Mapping[str, pl.Expr]:
         if self.column is None:
             return {"n": row.weight.sum()}
         if not row.changes:
@@ -75,7 +75,7 @@ class _Sum:
     dtype: pl.DataType
     is_mean: bool
 
-    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+    def partial(self, row: FoldInput) -> Mapping[str, pl.Expr]:
         value = row.value
         if not isinstance(self.dtype, pl.Decimal):
             value = value.cast(pl.Int64 if self.dtype.is_integer() and not self.is_mean else pl.Float64)
@@ -98,7 +98,7 @@ class _Extreme:
 
     greatest: bool
 
-    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+    def partial(self, row: FoldInput) -> Mapping[str, pl.Expr]:
         return {"v": self._of(row.value)}
 
     def merge(self, of: Of) -> Mapping[str, pl.Expr]:
@@ -117,7 +117,7 @@ class _AtEnd:
 
     latest: bool
 
-    def partial(self, row: Row) -> Mapping[str, pl.Expr]:
+    def partial(self, row: FoldInput) -> Mapping[str, pl.Expr]:
         return self._pick(row.value, row.time)
 
     def merge(self, of: Of) -> Mapping[str, pl.Expr]:
@@ -160,7 +160,7 @@ class Bag:
     def fields(self) -> list[str]:
         return ["v", "t"] if self.order == "time" else ["v"]
 
-    def of_rows(self, row: Row) -> list[pl.Expr]:
+    def of_rows(self, row: FoldInput) -> list[pl.Expr]:
         """The columns of the long form: one row for each value."""
         value = row.value if self.transform is None else self.transform(row.value)
         return [value.alias("v"), row.time.alias("t"), row.weight.alias("w")]
@@ -403,13 +403,13 @@ class Folds:
             return pl.col(f"_a{number}_n").fill_null(0)
         return fold.read(pl.col(f"_a{number}_bag")) if isinstance(fold, Bag) else fold.result(_prefixed(number))
 
-    def _row(self, number: int) -> Row:
+    def _row(self, number: int) -> FoldInput:
         column = self.columns[number]
         # A sum of a literal would not follow the group's length; a column of ones does.
         weight = pl.col(self.change) if self.change is not None else pl.col(self.time).is_not_null()
         weight = weight.cast(pl.Int64)
         value = pl.col(self.time) if column is None else pl.col(column)
-        return Row(value, pl.col(self.time), weight, self.change is not None)
+        return FoldInput(value, pl.col(self.time), weight, self.change is not None)
 
     @staticmethod
     def _with_bag(

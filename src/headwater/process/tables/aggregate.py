@@ -10,13 +10,13 @@ from typing import Any
 
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.aggregates.exact_values import Values
 from headwater.process.aggregates.folds import Folds
 from headwater.process.changes import CHANGE_TYPE, as_changes, difference, listed
-from headwater.process.kernel import Now, State, Step
+from headwater.process.kernel import KernelStep, Now, State
 from headwater.process.table import Table
-from headwater.process.windows.windowing import CHANGE
 
 _GROUPS, _NET, _ALL, _TIME = "groups", "_net", "_all", "_time"
 
@@ -62,7 +62,7 @@ class AggregateKernel:
             prepared = prepared.with_columns(pl.lit(True).alias(_ALL))
         return self.folds.partials(prepared, self._keys, [weight.cast(pl.Int64).alias(_NET)])
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         tables = dict(state)
         groups = tables[_GROUPS]
         came = rows if _NET in rows.columns else self.combine(rows, now)
@@ -78,7 +78,7 @@ class AggregateKernel:
             tables[_GROUPS] = tables[_GROUPS].drop(empty.select(self._keys))
             self._values.drop(tables, empty)
         changes = difference(self._results(kept), self._results(before))
-        return Step(tables, as_changes(changes).select(self.output_schema.names()))
+        return KernelStep(tables, as_changes(changes).select(self.output_schema.names()))
 
     @property
     def _nothing(self) -> pl.DataFrame:

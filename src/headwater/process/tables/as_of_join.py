@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.changes import ROW, as_changes, ledger, net, put_weights, settled, weighed
-from headwater.process.kernel import Now, State, Step, behind
+from headwater.process.kernel import KernelStep, Now, State, behind
 from headwater.process.table import Table
 from headwater.process.tables.interval_join import EXPIRED, NO_TIME
-from headwater.process.tables.sides import LEFT, RIGHT, SIDE, TIME, How, OfSides, Sides
-from headwater.process.windows.windowing import CHANGE
+from headwater.process.tables.sides import LEFT, RIGHT, SIDE, TIME, How, Sides, TwoInputKernel
 
 GONE = "_gone_from"
 """The column of the history that says that from then on the key has no row."""
@@ -32,7 +32,7 @@ POSSIBLE = (How.INNER, How.LEFT, How.SEMI, How.ANTI)
 
 
 @dataclass(frozen=True, slots=True)
-class AsOfKernel(OfSides):
+class AsOfKernel(TwoInputKernel):
     """Joins a stream with the version of a table that was valid at the event's time. Made by `of`.
 
     Rows of the left side that are more than `lateness` behind the watermark, or have no time, are in the late
@@ -72,7 +72,7 @@ class AsOfKernel(OfSides):
             RIGHT: Table.empty(versions, (*keys, TIME), tuple(keys)),
         }
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         tables, horizon = dict(state), behind(now.watermark, self.lateness)
         rows, late = self._on_time(rows, now.watermark, horizon)
         keyed = pl.all_horizontal(pl.col(self.sides.keys).is_not_null())
@@ -86,7 +86,9 @@ class AsOfKernel(OfSides):
         output = settled(self.sides.paired(pl.concat(parts)))
         self._forget(tables, horizon, pl.concat([came.select(self.sides.keys), said.select(self.sides.keys)]))
         counters = {"late": 0 if late is None else late.height}
-        return Step(tables, as_changes(output).select(self.output_schema.names()), late=late, counters=counters)
+        return KernelStep(
+            tables, as_changes(output).select(self.output_schema.names()), late=late, counters=counters
+        )
 
     def _on_time(
         self, rows: pl.DataFrame, watermark: int, horizon: int
@@ -168,7 +170,7 @@ class AsOfKernel(OfSides):
 
 
 @dataclass(frozen=True, slots=True)
-class NowKernel(OfSides):
+class NowKernel(TwoInputKernel):
     """Joins a stream with what a table has when a row comes. Made by `of`.
 
     What came out is not remembered, so the left side cannot take rows back.
@@ -194,7 +196,7 @@ class NowKernel(OfSides):
         schema = pl.Schema({**keys, ROW: self.schema[RIGHT], CHANGE: pl.Int64()})
         return {RIGHT: Table.empty(schema, (*keys, ROW), tuple(keys))}
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         keys = self.sides.keys
         keyed = pl.all_horizontal(pl.col(keys).is_not_null())
         came = weighed(self.sides.of_side(rows, LEFT))
@@ -213,7 +215,7 @@ class NowKernel(OfSides):
                 times = (pl.col(CHANGE) * pl.col("_n").fill_null(1)).alias(CHANGE)
                 found = found.select(pl.col(ROW).alias(LEFT), RIGHT, times)
         output = as_changes(self.sides.paired(found))
-        return Step({RIGHT: table}, output.select(self.output_schema.names()))
+        return KernelStep({RIGHT: table}, output.select(self.output_schema.names()))
 
 
 def _possible(how: How) -> How:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.changes import CHANGE_TYPE, ROW, as_changes, difference, ledger, listed, weighed
-from headwater.process.kernel import BEGINNING, Now, State, Step, behind
+from headwater.process.kernel import BEGINNING, KernelStep, Now, State, behind
 from headwater.process.table import Table
-from headwater.process.windows.windowing import CHANGE
 
 DELETED = "_deleted"
 """The column that says that the row of a key is gone."""
@@ -98,14 +98,14 @@ class ChangelogKernel:
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         return rows
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         keyed = pl.all_horizontal(pl.col(self.key).is_not_null())
         lost = rows.filter(~keyed)
         late = ledger(lost, pl.struct(self.columns), NO_KEY) if lost.height else None
         rows = rows.filter(keyed).with_columns(pl.struct(self.columns).alias(ROW))
         if self.is_by_weight:
             table, output = self._by_weight(state[_ROWS], rows)
-            return Step({_ROWS: table}, self._told(output), late=late, counters={"late": lost.height})
+            return KernelStep({_ROWS: table}, self._told(output), late=late, counters={"late": lost.height})
         evicted = 0
         if self.lateness is not None:
             horizon = behind(now.watermark, self.lateness)
@@ -117,7 +117,7 @@ class ChangelogKernel:
         if self.lateness is not None:
             table, evicted = self._forget(table, horizon)
         counters = {"late": 0 if late is None else late.height, "ignored": ignored, "evicted": evicted}
-        return Step({_ROWS: table}, self._told(output), late=late, counters=counters)
+        return KernelStep({_ROWS: table}, self._told(output), late=late, counters=counters)
 
     def _from_before(self, table: Table, rows: pl.DataFrame, horizon: int) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Tell changes apart that could be from before a deletion that is forgotten."""

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.changes import ROW, as_changes, ledger, net, put_weights, settled
 from headwater.process.durations import micros
-from headwater.process.kernel import BEGINNING, Now, State, Step, behind
+from headwater.process.kernel import BEGINNING, KernelStep, Now, State, behind
 from headwater.process.table import GONE, Table
-from headwater.process.tables.sides import LEFT, RIGHT, SIDES, TIME, How, OfSides, Sides
-from headwater.process.windows.windowing import CHANGE
+from headwater.process.tables.sides import LEFT, RIGHT, SIDES, TIME, How, Sides, TwoInputKernel
 
 EXPIRED, NO_TIME = "expired", "no event time"
 
@@ -74,7 +74,7 @@ def _signed(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalKernel(OfSides):
+class IntervalKernel(TwoInputKernel):
     """Joins two streams on equal keys and event times within bounds. Made by `of`.
 
     A row that is more than `lateness` behind the watermark is in the late ledger, and so is one without a time.
@@ -111,7 +111,7 @@ class IntervalKernel(OfSides):
             tables[side] = Table.empty(pl.Schema(columns), (*keys, TIME, ROW), tuple(keys))
         return tables
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         taken, late = self._on_time(rows, now.watermark)
         tables = dict(state)
         parts = self._take_in(tables, taken, now.watermark) if taken.height else []
@@ -122,7 +122,9 @@ class IntervalKernel(OfSides):
             evicted += self._forget(tables, side, now.watermark)
         output = settled(self.sides.paired(pl.concat(parts))) if parts else pl.DataFrame(schema=self.output_schema)
         counters = {"late": 0 if late is None else late.height, "evicted": evicted}
-        return Step(tables, as_changes(output).select(self.output_schema.names()), late=late, counters=counters)
+        return KernelStep(
+            tables, as_changes(output).select(self.output_schema.names()), late=late, counters=counters
+        )
 
     def _on_time(self, rows: pl.DataFrame, watermark: int) -> tuple[pl.DataFrame, pl.DataFrame | None]:
         known = pl.col(TIME).is_not_null()

@@ -16,14 +16,14 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.aggregates.folds import Folds
 from headwater.process.changes import CHANGE_TYPE, ROW, as_changes, difference, ledger, listed, net, weighed
-from headwater.process.kernel import BEGINNING, Now, State, Step, behind
+from headwater.process.kernel import BEGINNING, KernelStep, Now, State, behind
 from headwater.process.table import Table
 from headwater.process.tables.aggregate import check_columns
 from headwater.process.tables.interval_join import EXPIRED, NO_TIME
-from headwater.process.windows.windowing import CHANGE
 
 _ROWS, _SEEN, _ALL, _TIME, _AT = "rows", "_seen", "_all", "_time", "_at"
 _SETTLED = 2**62
@@ -31,7 +31,7 @@ _SETTLED = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RankOrder:
     """By which columns rows are ordered, and which of these from the greatest down; nulls come last.
 
     Of equal rows the one that came first is first; with `newest_first` the one that came last.
@@ -42,7 +42,7 @@ class Order:
     newest_first: bool = False
 
     @classmethod
-    def read(cls, text: str | Sequence[str]) -> "Order":
+    def read(cls, text: str | Sequence[str]) -> "RankOrder":
         """Read `"price desc"`, or several of these."""
         columns, descending = [], []
         for part in [text] if isinstance(text, str) else text:
@@ -59,19 +59,19 @@ class Order:
         return rows.sort(*columns, seen, descending=down, nulls_last=True)
 
     @property
-    def reversed(self) -> "Order":
-        return Order(self.columns, tuple(not down for down in self.descending), not self.newest_first)
+    def reversed(self) -> "RankOrder":
+        return RankOrder(self.columns, tuple(not down for down in self.descending), not self.newest_first)
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
+class RankLateness:
     """How far behind the watermark the column `time` of a row may be, in microseconds."""
 
     time: str
     duration: int
 
 
-class Pick(Protocol):
+class Selection(Protocol):
     """What is made of the rows of groups, which come in their order, each row as often as it is there."""
 
     def schema(self, columns: pl.Schema) -> pl.Schema: ...
@@ -143,14 +143,14 @@ class RankingKernel:
     """Applies a pick to the rows of each group; of all rows where `by` names nothing. Made by `of`."""
 
     by: tuple[str, ...]
-    order: Order
-    pick: Pick
+    order: RankOrder
+    pick: Selection
     schema: pl.Schema
-    lateness: Lateness | None = None
+    lateness: RankLateness | None = None
 
     @classmethod
     def top(
-        cls, n: int, by: Sequence[str], order: Order, schema: pl.Schema, rank: str | None = None
+        cls, n: int, by: Sequence[str], order: RankOrder, schema: pl.Schema, rank: str | None = None
     ) -> "RankingKernel":
         """The first n rows of each group."""
         schema = pl.Schema(schema)
@@ -164,9 +164,9 @@ class RankingKernel:
         last: int,
         what: Mapping[str, Any],
         by: Sequence[str],
-        order: Order,
+        order: RankOrder,
         schema: pl.Schema,
-        lateness: Lateness | None = None,
+        lateness: RankLateness | None = None,
     ) -> "RankingKernel":
         """Each row with aggregates of the last rows of its group.
 
@@ -185,10 +185,10 @@ class RankingKernel:
         cls,
         what: str,
         by: Sequence[str],
-        order: Order,
-        pick: Pick,
+        order: RankOrder,
+        pick: Selection,
         schema: pl.Schema,
-        lateness: Lateness | None = None,
+        lateness: RankLateness | None = None,
     ) -> "RankingKernel":
         check_columns(what, (*by, *order.columns), schema)
         return cls(tuple(by), order, pick, schema, lateness)
@@ -213,7 +213,7 @@ class RankingKernel:
         first = ordered.filter((place.over(self.by) if self.by else place) < self.pick.first)
         return rows[first.get_column(_SEEN).sort()]
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         table, late = state[_ROWS], None
         came = weighed(rows).with_columns(pl.struct(list(self._columns)).alias(ROW))
         if self.lateness is not None:
@@ -238,7 +238,7 @@ class RankingKernel:
         if self.lateness is not None:
             table, evicted = self._forget(table, now.watermark)
         counters = {"late": 0 if late is None else late.height, "evicted": evicted}
-        return Step({_ROWS: table}, changes.select(self.output_schema.names()), late=late, counters=counters)
+        return KernelStep({_ROWS: table}, changes.select(self.output_schema.names()), late=late, counters=counters)
 
     def _on_time(self, came: pl.DataFrame, watermark: int) -> tuple[pl.DataFrame, pl.DataFrame | None]:
         """Rows with their time in `_at`; and those that are too late, or have none, as the ledger has them."""

@@ -12,10 +12,10 @@ from enum import StrEnum
 
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.changes import CHANGE_TYPE, ROW, listed, weighed
 from headwater.process.kernel import Now
-from headwater.process.windows.windowing import CHANGE
 
 SIDE, LEFT, RIGHT, TIME = "_side", "_left", "_right", "_time"
 SIDES = (LEFT, RIGHT)
@@ -162,7 +162,7 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True)
-class OfSides:
+class TwoInputKernel:
     """What all kernels of two inputs have; see `kernel`."""
 
     sides: Sides

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.process.changes import ROW, as_changes, net, put_weights, settled
-from headwater.process.kernel import Now, State, Step
+from headwater.process.kernel import KernelStep, Now, State
 from headwater.process.table import Table
-from headwater.process.tables.sides import LEFT, RIGHT, How, OfSides, Sides
-from headwater.process.windows.windowing import CHANGE
+from headwater.process.tables.sides import LEFT, RIGHT, How, Sides, TwoInputKernel
 
 
 @dataclass(frozen=True, slots=True)
-class JoinKernel(OfSides):
+class JoinKernel(TwoInputKernel):
     """Joins two tables on equal keys; neither needs to be unique. Made by `of`."""
 
     @classmethod
@@ -37,7 +37,7 @@ class JoinKernel(OfSides):
             tables[side] = Table.empty(schema, (*keys, ROW), tuple(keys))
         return tables
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         keys = self.sides.keys
         keyed = pl.all_horizontal(pl.col(keys).is_not_null())
         parts: list[pl.DataFrame] = []
@@ -67,7 +67,7 @@ class JoinKernel(OfSides):
         output = self.sides.paired(settled(pl.concat(parts)))
         # Rows of the right side may differ only in what does not come out.
         output = settled(output) if not self.sides.how.has_pairs else output
-        return Step(tables, as_changes(output).select(self.output_schema.names()))
+        return KernelStep(tables, as_changes(output).select(self.output_schema.names()))
 
     def _by_keys_of(self, side: str) -> bool:
         """Whether rows of the other side come out because this one has their key, or because it has not."""

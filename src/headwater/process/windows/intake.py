@@ -6,22 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.process.aggregates.folds import Folds
 from headwater.process.durations import micros
 from headwater.process.kernel import Now
 from headwater.process.table import HASH, Table
-from headwater.process.windows.lateness import Refusing, of_keys
-from headwater.process.windows.panes import EMITTED, Painter
+from headwater.process.windows.lateness import Lateness, of_keys
+from headwater.process.windows.panes import EMITTED, PaneBuilder
 from headwater.process.windows.placement import END, START, with_sessions, with_windows
-from headwater.process.windows.trigger_columns import NEVER, Firing, Moment
-from headwater.process.windows.windowing import CHANGE, Mode, Stamp, Windowing
+from headwater.process.windows.trigger_columns import NEVER, CompiledTrigger, Moment
+from headwater.process.windows.windowing import Mode, Stamp, Windowing
 from headwater.process.windows.windows import Global, Session, Sliding, Time
 
 WINDOWS, POINTS = "windows", "points"
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class IntakeResult:
     """What a step's rows touch: windows that were there and what comes, by `_start` and `_end`.
 
     `gone` are the keys of windows that were merged into others; `rejected` is what no window
@@ -34,14 +35,14 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathering:
+class Intake:
     """How rows of one schema meet the windows of a computation."""
 
     windowing: Windowing
     schema: pl.Schema
     folds: Folds
-    firing: Firing
-    painter: Painter
+    firing: CompiledTrigger
+    painter: PaneBuilder
 
     @property
     def keys(self) -> list[str]:
@@ -61,9 +62,9 @@ class Gathering:
         return by if by and isinstance(self.windowing.where, Global) else [*by, START]
 
     @property
-    def refusing(self) -> Refusing:
+    def refusing(self) -> Lateness:
         """When these windows refuse rows."""
-        return Refusing(self.windowing, self.schema)
+        return Lateness(self.windowing, self.schema)
 
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         """The partials of the rows of each key and window, with what triggers and stamps need to know of them."""
@@ -166,7 +167,7 @@ class Gathering:
         standing = pl.List(pane) if self.painter.is_merging else pane
         return fresh.with_columns(pl.lit(None, standing).alias(EMITTED))
 
-    def gather(self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment) -> Gathered:
+    def gather(self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment) -> IntakeResult:
         where = self.windowing.where
         if isinstance(where, Sliding):
             combined = self._slide(tables, combined, moment, micros(where.duration))
@@ -185,7 +186,7 @@ class Gathering:
         if isinstance(where, Session):
             moved = ~pl.col("_new") & ((pl.col(START) != pl.col("_start")) | (pl.col(END) != pl.col("_end")))
             gone = union.filter(moved).select(self.keys)
-        return Gathered(union, gone, rejected)
+        return IntakeResult(union, gone, rejected)
 
     def _union(self, old: pl.DataFrame, combined: pl.DataFrame) -> pl.DataFrame:
         """What was there and what came, the latter marked as new."""

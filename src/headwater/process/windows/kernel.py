@@ -15,19 +15,20 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.aggregates.exact_values import Values
 from headwater.process.aggregates.folds import Folds
-from headwater.process.kernel import Now, State, Step
+from headwater.process.kernel import KernelStep, Now, State
 from headwater.process.table import Table
-from headwater.process.windows.intake import POINTS, WINDOWS, Gathering
+from headwater.process.windows.intake import POINTS, WINDOWS, Intake
 from headwater.process.windows.lateness import CLOSED_WINDOWS, EXPIRED, NO_TIME
-from headwater.process.windows.panes import Painter
+from headwater.process.windows.panes import PaneBuilder
 from headwater.process.windows.placement import END, START
-from headwater.process.windows.trigger_columns import NEVER, Array, Firing, Moment, compile_trigger
-from headwater.process.windows.trigger_end import Finishes
+from headwater.process.windows.trigger_columns import NEVER, Array, CompiledTrigger, Moment, compile_trigger
+from headwater.process.windows.trigger_end import TriggerEnd
 from headwater.process.windows.triggers import is_per_record
-from headwater.process.windows.windowing import CHANGE, Mode, Windowing
+from headwater.process.windows.windowing import Mode, Windowing
 from headwater.process.windows.windows import Session, Sliding, Time
 
 
@@ -37,9 +38,9 @@ class WindowedKernel:
 
     windowing: Windowing
     schema: pl.Schema
-    firing: Firing
-    painter: Painter
-    gathering: Gathering
+    firing: CompiledTrigger
+    painter: PaneBuilder
+    gathering: Intake
     output_schema: pl.Schema
 
     @classmethod
@@ -57,8 +58,8 @@ class WindowedKernel:
         is_fixed = not isinstance(windowing.where, Session | Sliding)
         folds = Folds.of(windowing.what, schema, "_time", change, beside=lambda bag: is_fixed and not bag.bounded)
         firing = compile_trigger(windowing.when)
-        painter = Painter(windowing, folds, firing)
-        gathering = Gathering(windowing, schema, folds, firing, painter)
+        painter = PaneBuilder(windowing, folds, firing)
+        gathering = Intake(windowing, schema, folds, firing, painter)
         nothing = gathering.whole(gathering.combine(pl.DataFrame(schema=schema), Now()))
         return cls(windowing, schema, firing, painter, gathering, painter.none(nothing).schema)
 
@@ -98,13 +99,17 @@ class WindowedKernel:
         # Windows by the clock are known only when the rows are taken in; where a trigger may finish at any time,
         # or looks at each event, all rows have to travel anyway.
         by_clock = self.windowing.where.by is Time.PROCESSING
-        if by_clock or is_per_record(self.windowing.when) or self.gathering.refusing.finishes is Finishes.ANY_TIME:
+        if (
+            by_clock
+            or is_per_record(self.windowing.when)
+            or self.gathering.refusing.finishes is TriggerEnd.ANY_TIME
+        ):
             return rows
         combined = self.gathering.combine(rows, now)
         is_merging = isinstance(self.windowing.where, Session)
         return self.gathering.combine_sessions(combined) if is_merging else combined
 
-    def step(self, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         watermark = now.watermark if self.windowing.where.by is Time.EVENT else now.processing_time
         moment = Moment(watermark, now.processing_time)
         tables, changes = dict(state), []
@@ -125,7 +130,7 @@ class WindowedKernel:
             "late": 0 if ledger is None else ledger.height,
             "evicted": evicted,
         }
-        return Step(tables, output, self._wake_up(tables), ledger, counters)
+        return KernelStep(tables, output, self._wake_up(tables), ledger, counters)
 
     def _nothing(self) -> pl.DataFrame:
         return self.gathering.combine(pl.DataFrame(schema=self.schema), Now())

@@ -9,7 +9,7 @@ import polars as pl
 from headwater.process.table import Table
 from headwater.process.windows.placement import END, START
 from headwater.process.windows.trigger_columns import Moment
-from headwater.process.windows.trigger_end import Finishes, finishes_of
+from headwater.process.windows.trigger_end import TriggerEnd, finishes_of
 from headwater.process.windows.windowing import Windowing
 from headwater.process.windows.windows import Session, Time
 
@@ -20,7 +20,7 @@ EXPIRED, CLOSED, NO_TIME = "expired", "closed", "no event time"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusing:
+class Lateness:
     """When the windows of a computation refuse rows of one schema."""
 
     windowing: Windowing
@@ -31,7 +31,7 @@ class Refusing:
         return [*self.windowing.by, START, END]
 
     @property
-    def finishes(self) -> Finishes:
+    def finishes(self) -> TriggerEnd:
         return finishes_of(self.windowing.when)
 
     @property
@@ -51,13 +51,13 @@ class Refusing:
         """Rows that have to travel whole, since they may have to go to the late ledger."""
         timeless = pl.col("_at").is_null()
         match self.finishes:
-            case Finishes.ANY_TIME:
+            case TriggerEnd.ANY_TIME:
                 return pl.lit(True)
-            case Finishes.AT_END if isinstance(self.windowing.where, Session):
+            case TriggerEnd.AT_END if isinstance(self.windowing.where, Session):
                 return timeless | (pl.col(START) < watermark)
-            case Finishes.AT_END:
+            case TriggerEnd.AT_END:
                 return timeless | (pl.col(END) <= watermark)
-            case Finishes.NEVER:
+            case TriggerEnd.NEVER:
                 return timeless | (pl.col(END) + self.windowing.lateness_micros < watermark)
 
     def may_refuse(self, earliest: Any, moment: Moment) -> bool:
@@ -67,9 +67,9 @@ class Refusing:
         if earliest + self.windowing.lateness_micros < moment.watermark:
             return True
         return {
-            Finishes.NEVER: False,
-            Finishes.AT_END: earliest <= moment.watermark,
-            Finishes.ANY_TIME: True,
+            TriggerEnd.NEVER: False,
+            TriggerEnd.AT_END: earliest <= moment.watermark,
+            TriggerEnd.ANY_TIME: True,
         }[self.finishes]
 
     def part(self, union: pl.DataFrame, moment: Moment) -> tuple[pl.DataFrame, pl.DataFrame | None]:
@@ -79,10 +79,10 @@ class Refusing:
         if not self.may_refuse(union["_end"].min(), moment):
             return union, None
         closed = pl.lit(False)
-        if self.finishes is not Finishes.NEVER:
+        if self.finishes is not TriggerEnd.NEVER:
             closed = (pl.col("finished") | pl.col("_new")).all() & ~pl.col("_new").all()
             closed = closed.over(group)
-            if self.finishes is Finishes.AT_END:  # a session that grows beyond the watermark goes on
+            if self.finishes is TriggerEnd.AT_END:  # a session that grows beyond the watermark goes on
                 closed &= pl.col("_end") <= moment.watermark
         marked = union.with_columns(_expired=expired, _closed=closed)
         refused = marked.filter(pl.col("_expired") | pl.col("_closed"))

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from headwater.change import CHANGE
 from headwater.process.aggregates.folds import Folds
 from headwater.process.windows.placement import END, START
-from headwater.process.windows.trigger_columns import NEVER, Array, Firing, Moment, Rows
-from headwater.process.windows.windowing import CHANGE, Mode, Stamp, Windowing
+from headwater.process.windows.trigger_columns import NEVER, Array, CompiledTrigger, Moment, TriggerRows
+from headwater.process.windows.windowing import Mode, Stamp, Windowing
 from headwater.process.windows.windows import Session
 
 EMITTED = "emitted"
@@ -18,12 +19,12 @@ _TIMINGS = pl.Series(["early", "on_time", "late"])
 
 
 @dataclass(frozen=True, slots=True)
-class Painter:
+class PaneBuilder:
     """Turns rows of the table of windows into panes."""
 
     windowing: Windowing
     folds: Folds
-    firing: Firing
+    firing: CompiledTrigger
 
     @property
     def is_merging(self) -> bool:
@@ -39,12 +40,12 @@ class Painter:
         names = [*self.windowing.by, START, END, *self.folds.names, "event_time"]
         return [*names, "timing", "pane", "nonspeculative_pane", "is_final", "trigger"]
 
-    def rows_of(self, frame: pl.DataFrame) -> Rows:
+    def rows_of(self, frame: pl.DataFrame) -> TriggerRows:
         """The triggers' columns of these windows, as arrays that may be changed."""
         columns = {name: frame[name].to_numpy().astype(f.dtype) for name, f in self.firing.fields.items()}
-        return Rows(frame[END].to_numpy(), columns)
+        return TriggerRows(frame[END].to_numpy(), columns)
 
-    def with_times(self, frame: pl.DataFrame, rows: Rows, moment: Moment) -> pl.DataFrame:
+    def with_times(self, frame: pl.DataFrame, rows: TriggerRows, moment: Moment) -> pl.DataFrame:
         """Write the triggers' columns back, and when each window is to be looked at next."""
         finished = frame["finished"].to_numpy()
         gone_at = rows.end + self.windowing.lateness_micros + 1

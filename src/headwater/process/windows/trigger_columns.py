@@ -32,7 +32,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TriggerRows:
     """Some rows of the table of windows: their ends, and the triggers' columns, which nodes change in place."""
 
     end: Array
@@ -46,7 +46,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class TriggerField:
     """A column of a node: its value in a new window, and what becomes of it when windows merge."""
 
     dtype: Any
@@ -54,34 +54,34 @@ class Field:
     merge: Literal["sum", "min", "max"]
 
 
-class Node(Protocol):
+class TriggerNode(Protocol):
     """A trigger over many windows at once; `mask` says for which of them something happens."""
 
-    def fields(self) -> Iterator[tuple[str, Field]]:
+    def fields(self) -> Iterator[tuple[str, TriggerField]]:
         """The columns of this node and those below."""
         ...
 
-    def on_elements(self, rows: Rows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
         """Events came, `count` of them for each window."""
         ...
 
-    def should_fire(self, rows: Rows, moment: Moment) -> Array:
+    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
         """The number of the trigger that wants to fire, 0 where none does."""
         ...
 
-    def on_fire(self, rows: Rows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
         """It fired; gives where it is finished now."""
         ...
 
-    def reset(self, rows: Rows, mask: Array) -> None:
+    def reset(self, rows: TriggerRows, mask: Array) -> None:
         """Begin anew."""
         ...
 
-    def on_merge(self, rows: Rows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
         """Windows were merged: their columns are, and the ends may have moved."""
         ...
 
-    def wake(self, rows: Rows, moment: Moment) -> Array:
+    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
         """The processing time at which it wants to be asked, `NEVER` where there is none."""
         ...
 
@@ -92,28 +92,28 @@ class _Watermark:
 
     label: int
     column: str
-    early: Node | None
-    late: Node | None
+    early: TriggerNode | None
+    late: TriggerNode | None
     finishes: bool
 
-    def fields(self) -> Iterator[tuple[str, Field]]:
+    def fields(self) -> Iterator[tuple[str, TriggerField]]:
         if self.late is not None:
-            yield self.column, Field(np.bool_, False, "max")
+            yield self.column, TriggerField(np.bool_, False, "max")
             yield from self.late.fields()
         if self.early is not None:
             yield from self.early.fields()
 
-    def _is_late(self, rows: Rows) -> Array:
+    def _is_late(self, rows: TriggerRows) -> Array:
         return rows.columns[self.column] if self.late is not None else rows.none()
 
-    def on_elements(self, rows: Rows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
         late = self._is_late(rows)
         if self.late is not None:
             self.late.on_elements(rows, mask & late, count, moment)
         if self.early is not None:
             self.early.on_elements(rows, mask & ~late, count, moment)
 
-    def should_fire(self, rows: Rows, moment: Moment) -> Array:
+    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
         fires = np.where(rows.ended(moment), self.label, 0)
         if self.early is not None:
             fires = np.where(fires > 0, fires, self.early.should_fire(rows, moment))
@@ -121,7 +121,7 @@ class _Watermark:
             fires = np.where(self._is_late(rows), self.late.should_fire(rows, moment), fires)
         return fires
 
-    def on_fire(self, rows: Rows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
         late, ended = self._is_late(rows).copy(), rows.ended(moment)
         if self.early is not None:
             self.early.on_fire(rows, mask & ~late & ~ended, moment)
@@ -131,14 +131,14 @@ class _Watermark:
         rows.columns[self.column] |= mask & ended
         return rows.none()
 
-    def reset(self, rows: Rows, mask: Array) -> None:
+    def reset(self, rows: TriggerRows, mask: Array) -> None:
         if self.late is not None:
             rows.columns[self.column] &= ~mask
             self.late.reset(rows, mask)
         if self.early is not None:
             self.early.reset(rows, mask)
 
-    def on_merge(self, rows: Rows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
         # A merged window whose end is still to come will be on time again; Beam leaves it to the late trigger,
         # which may never show what the window gained.
         if self.late is not None:
@@ -147,7 +147,7 @@ class _Watermark:
         if self.early is not None:
             self.early.on_merge(rows, moment)
 
-    def wake(self, rows: Rows, moment: Moment) -> Array:
+    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
         wake = np.full(len(rows.end), NEVER)
         if self.early is not None:
             wake = np.where(rows.ended(moment), NEVER, self.early.wake(rows, moment))
@@ -162,25 +162,25 @@ class _Count:
     column: str
     count: int
 
-    def fields(self) -> Iterator[tuple[str, Field]]:
-        yield self.column, Field(np.int64, 0, "sum")
+    def fields(self) -> Iterator[tuple[str, TriggerField]]:
+        yield self.column, TriggerField(np.int64, 0, "sum")
 
-    def on_elements(self, rows: Rows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
         rows.columns[self.column] += np.where(mask, count, 0)
 
-    def should_fire(self, rows: Rows, moment: Moment) -> Array:
+    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
         return np.where(rows.columns[self.column] >= self.count, self.label, 0)
 
-    def on_fire(self, rows: Rows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
         return mask
 
-    def reset(self, rows: Rows, mask: Array) -> None:
+    def reset(self, rows: TriggerRows, mask: Array) -> None:
         rows.columns[self.column][mask] = 0
 
-    def on_merge(self, rows: Rows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
         pass  # counts add up
 
-    def wake(self, rows: Rows, moment: Moment) -> Array:
+    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
         return np.full(len(rows.end), NEVER)
 
 
@@ -191,29 +191,29 @@ class _ProcessingTime:
     delay: int
     aligned_to: int
 
-    def fields(self) -> Iterator[tuple[str, Field]]:
-        yield self.column, Field(np.int64, NEVER, "min")
+    def fields(self) -> Iterator[tuple[str, TriggerField]]:
+        yield self.column, TriggerField(np.int64, NEVER, "min")
 
-    def on_elements(self, rows: Rows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
         deadline = moment.processing_time + self.delay
         if self.aligned_to:
             deadline = -(-deadline // self.aligned_to) * self.aligned_to
         column = rows.columns[self.column]
         column[mask & (column == NEVER)] = deadline
 
-    def should_fire(self, rows: Rows, moment: Moment) -> Array:
+    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
         return np.where(rows.columns[self.column] <= moment.processing_time, self.label, 0)
 
-    def on_fire(self, rows: Rows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
         return mask
 
-    def reset(self, rows: Rows, mask: Array) -> None:
+    def reset(self, rows: TriggerRows, mask: Array) -> None:
         rows.columns[self.column][mask] = NEVER
 
-    def on_merge(self, rows: Rows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
         pass  # the earliest deadline holds
 
-    def wake(self, rows: Rows, moment: Moment) -> Array:
+    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
         # A deadline that has passed and fired nothing waits for something else, which will ask again.
         column = rows.columns[self.column]
         return np.where(column > moment.processing_time, column, NEVER)
@@ -221,28 +221,28 @@ class _ProcessingTime:
 
 @dataclass(frozen=True, slots=True)
 class _Repeatedly:
-    inner: Node
+    inner: TriggerNode
 
-    def fields(self) -> Iterator[tuple[str, Field]]:
+    def fields(self) -> Iterator[tuple[str, TriggerField]]:
         return self.inner.fields()
 
-    def on_elements(self, rows: Rows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
         self.inner.on_elements(rows, mask, count, moment)
 
-    def should_fire(self, rows: Rows, moment: Moment) -> Array:
+    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
         return self.inner.should_fire(rows, moment)
 
-    def on_fire(self, rows: Rows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
         self.inner.reset(rows, self.inner.on_fire(rows, mask, moment))
         return rows.none()
 
-    def reset(self, rows: Rows, mask: Array) -> None:
+    def reset(self, rows: TriggerRows, mask: Array) -> None:
         self.inner.reset(rows, mask)
 
-    def on_merge(self, rows: Rows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
         self.inner.on_merge(rows, moment)
 
-    def wake(self, rows: Rows, moment: Moment) -> Array:
+    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
         return self.inner.wake(rows, moment)
 
 
@@ -250,39 +250,39 @@ class _Repeatedly:
 class _Parallel:
     """AfterAny, AfterAll and OrFinally: several at the same time."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[TriggerNode, ...]
     needs_all: bool
 
-    def fields(self) -> Iterator[tuple[str, Field]]:
+    def fields(self) -> Iterator[tuple[str, TriggerField]]:
         for node in self.nodes:
             yield from node.fields()
 
-    def on_elements(self, rows: Rows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
         for node in self.nodes:
             node.on_elements(rows, mask, count, moment)
 
-    def should_fire(self, rows: Rows, moment: Moment) -> Array:
+    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
         wishes = np.stack([node.should_fire(rows, moment) for node in self.nodes])
         if self.needs_all:  # the last of them is named
             return np.where((wishes > 0).all(axis=0), wishes[-1], 0)
         return np.asarray(np.take_along_axis(wishes, (wishes > 0).argmax(axis=0)[None], axis=0)[0])
 
-    def on_fire(self, rows: Rows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
         finished = []
         for node in self.nodes:
             fires = mask & (node.should_fire(rows, moment) > 0)
             finished.append(node.on_fire(rows, fires, moment))
         return np.asarray(np.all(finished, axis=0) if self.needs_all else np.any(finished, axis=0))
 
-    def reset(self, rows: Rows, mask: Array) -> None:
+    def reset(self, rows: TriggerRows, mask: Array) -> None:
         for node in self.nodes:
             node.reset(rows, mask)
 
-    def on_merge(self, rows: Rows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
         for node in self.nodes:
             node.on_merge(rows, moment)
 
-    def wake(self, rows: Rows, moment: Moment) -> Array:
+    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
         return np.asarray(np.min([node.wake(rows, moment) for node in self.nodes], axis=0))
 
 
@@ -291,39 +291,39 @@ class _Each:
     """AfterEach: one after the other, `column` saying whose turn it is."""
 
     column: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[TriggerNode, ...]
 
-    def fields(self) -> Iterator[tuple[str, Field]]:
-        yield self.column, Field(np.int64, 0, "max")
+    def fields(self) -> Iterator[tuple[str, TriggerField]]:
+        yield self.column, TriggerField(np.int64, 0, "max")
         for node in self.nodes:
             yield from node.fields()
 
-    def on_elements(self, rows: Rows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
         for number, node in enumerate(self.nodes):
             node.on_elements(rows, mask & (rows.columns[self.column] == number), count, moment)
 
-    def should_fire(self, rows: Rows, moment: Moment) -> Array:
+    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
         fires = np.zeros(len(rows.end), dtype=np.int64)
         for number, node in enumerate(self.nodes):
             fires = np.where(rows.columns[self.column] == number, node.should_fire(rows, moment), fires)
         return fires
 
-    def on_fire(self, rows: Rows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
         turn = rows.columns[self.column].copy()
         for number, node in enumerate(self.nodes):
             rows.columns[self.column][node.on_fire(rows, mask & (turn == number), moment)] += 1
         return np.asarray(mask & (rows.columns[self.column] == len(self.nodes)))
 
-    def reset(self, rows: Rows, mask: Array) -> None:
+    def reset(self, rows: TriggerRows, mask: Array) -> None:
         rows.columns[self.column][mask] = 0
         for node in self.nodes:
             node.reset(rows, mask)
 
-    def on_merge(self, rows: Rows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
         for node in self.nodes:
             node.on_merge(rows, moment)
 
-    def wake(self, rows: Rows, moment: Moment) -> Array:
+    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
         wake = np.full(len(rows.end), NEVER)
         for number, node in enumerate(self.nodes):
             wake = np.where(rows.columns[self.column] == number, node.wake(rows, moment), wake)
@@ -331,11 +331,11 @@ class _Each:
 
 
 @dataclass(frozen=True, slots=True)
-class Firing:
+class CompiledTrigger:
     """A compiled trigger: the root of its nodes, their columns, and the names by which panes call it."""
 
-    root: Node
-    fields: Mapping[str, Field]
+    root: TriggerNode
+    fields: Mapping[str, TriggerField]
     names: Sequence[str]
     has_on_time_pane: bool
     has_deadlines: bool
@@ -346,7 +346,7 @@ class _Compiler:
         self.names = [""]  # number 0 fires nothing
         self._columns = 0
 
-    def node(self, trigger: t.Trigger) -> Node:
+    def node(self, trigger: t.Trigger) -> TriggerNode:
         match trigger:
             case t.Default():
                 return _Watermark(self._label(trigger), self._column(), None, None, finishes=False)
@@ -385,12 +385,12 @@ class _Compiler:
         return f"_trigger{self._columns}"
 
 
-def compile_trigger(trigger: t.Trigger) -> Firing:
+def compile_trigger(trigger: t.Trigger) -> CompiledTrigger:
     """Make a trigger's nodes and name their columns."""
     compiler = _Compiler()
     root = compiler.node(trigger)
     names = [*compiler.names, CLOSING]
-    return Firing(
+    return CompiledTrigger(
         root=root,
         fields=dict(root.fields()),
         names=names,

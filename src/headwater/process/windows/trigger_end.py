@@ -5,7 +5,7 @@ from enum import IntEnum
 from headwater.process.windows import triggers as t
 
 
-class Finishes(IntEnum):
+class TriggerEnd(IntEnum):
     """When a trigger may finish; the greater, the sooner."""
 
     NEVER = 0
@@ -13,15 +13,15 @@ class Finishes(IntEnum):
     ANY_TIME = 2
 
 
-def finishes_of(trigger: t.Trigger) -> Finishes:
+def finishes_of(trigger: t.Trigger) -> TriggerEnd:
     """The soonest that a trigger may finish."""
     match trigger:
         case t.Default() | t.Repeatedly() | t.EveryBatch() | t.PerRecord():
-            return Finishes.NEVER
+            return TriggerEnd.NEVER
         case t.AfterWatermark(_, late):
-            return Finishes.AT_END if late is None else Finishes.NEVER
+            return TriggerEnd.AT_END if late is None else TriggerEnd.NEVER
         case t.AfterCount() | t.AfterProcessingTime():
-            return Finishes.ANY_TIME
+            return TriggerEnd.ANY_TIME
         case t.OrFinally(inner, until):
             return max(finishes_of(inner), finishes_of(until))
         case t.AfterAny(several):

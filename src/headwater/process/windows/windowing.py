@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.aggregates.aggregates import Aggregate
 from headwater.process.durations import micros
@@ -46,9 +47,6 @@ class Stamp(StrEnum):
     EARLIEST = "earliest"
     LATEST = "latest"
 
-
-CHANGE = "_change"
-"""The column that makes rows changes: 1 puts a row, -1 takes one back."""
 
 EVENT_TIME_COLUMN = "event_time"
 PANE_COLUMNS = ("timing", "pane", "nonspeculative_pane", "is_final", "trigger")

@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 from headwater.clock import SystemClock
 from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
 from headwater.serve.api.status import (
-    Sources,
+    ApiContext,
     describe_columns,
     describe_late,
     read_groups,
@@ -36,11 +36,11 @@ from headwater.serve.live.group_lag import SAMPLE_EVERY_S as GROUPS_EVERY_S
 from headwater.serve.live.rates import sampling
 from headwater.serve.live.subscriptions import Hub
 from headwater.serve.openapi import document
-from headwater.store.facts import FACTS_KEPT, Kind
+from headwater.store.facts import FACTS_KEPT, FactKind
 from headwater.store.shapes import ViewShape
 from headwater.store.subscription import standing_at
 
-__all__ = ["Sources", "create_app"]
+__all__ = ["ApiContext", "create_app"]
 
 _ROOT = "/api/v1"
 _KEY_SEGMENTS_FROM = len(f"{_ROOT}/views/VIEW/rows/KEY".split("/")) - 1
@@ -60,7 +60,7 @@ _STATUS_CODES: dict[type[HeadwaterError], int] = {
 }
 
 
-def create_app(sources: Sources, *, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:
+def create_app(sources: ApiContext, *, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:
     """Make the HTTP app that answers from `sources`; while it runs, it samples the log."""
 
     @asynccontextmanager
@@ -134,11 +134,11 @@ def _facts(request: Request) -> Response:
     known = facts.queries()
     if name not in known:
         raise NotFoundError(f"there is no pipeline {name!r}; there are: {', '.join(known) or 'none yet'}")
-    kind = asked.get("kind", Kind.BATCH)
-    if kind not in list(Kind):
-        raise InvalidError(f"kind must be one of {', '.join(Kind)}, not {kind!r}")
+    kind = asked.get("kind", FactKind.BATCH)
+    if kind not in list(FactKind):
+        raise InvalidError(f"kind must be one of {', '.join(FactKind)}, not {kind!r}")
     limit = integer("limit", asked.get("limit", str(FACTS_KEPT)), smallest=1, largest=FACTS_KEPT)
-    found = facts.latest(name, kind=Kind(kind), limit=limit)
+    found = facts.latest(name, kind=FactKind(kind), limit=limit)
     bodies = [{"sequence": fact.sequence, "atMs": fact.at_ms, **fact.body} for fact in found]
     return JSONResponse({"pipeline": name, "kind": kind, "facts": bodies})
 
@@ -201,9 +201,9 @@ async def _changes(request: Request) -> Response:
 # -- what a request asks for ---------------------------------------------------------------------------------
 
 
-def _sources(request: Request) -> Sources:
+def _sources(request: Request) -> ApiContext:
     sources = request.app.state.sources
-    assert isinstance(sources, Sources)
+    assert isinstance(sources, ApiContext)
     return sources
 
 

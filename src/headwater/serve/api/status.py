@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwater.clock import Clock, SystemClock
-from headwater.serve.live.catch_up import Standing, catch_up_seconds
+from headwater.serve.live.catch_up import BacklogSample, catch_up_seconds
 from headwater.serve.live.group_lag import GroupLag, GroupLags
 from headwater.serve.live.rates import TopicRate, TopicRates
 from headwater.store.columns import instant_text
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class ApiContext:
     """What is read to answer: the app's stores, and its log's topics where there is a log to ask."""
 
     app: str
@@ -34,7 +34,7 @@ class Sources:
     groups: GroupLags | None = None
 
 
-def read_status(sources: Sources) -> Json:
+def read_status(sources: ApiContext) -> Json:
     """All there is to show of an app."""
     return {
         "app": sources.app,
@@ -45,22 +45,22 @@ def read_status(sources: Sources) -> Json:
     }
 
 
-def read_topics(sources: Sources) -> list[Json]:
+def read_topics(sources: ApiContext) -> list[Json]:
     """The topics with their sizes and rates."""
     return [] if sources.topics is None else [_topic(topic) for topic in sources.topics.topics()]
 
 
-def read_groups(sources: Sources) -> list[Json]:
+def read_groups(sources: ApiContext) -> list[Json]:
     """The groups that read the log, how far behind they are, and what they are about to lose."""
     return [] if sources.groups is None else [_group(group) for group in sources.groups.groups()]
 
 
-def read_pipelines(sources: Sources) -> list[Json]:
+def read_pipelines(sources: ApiContext) -> list[Json]:
     """The pipelines with their state, their last batch and the ones before it."""
     return summarize_all(sources.facts, SystemClock())
 
 
-def read_views(sources: Sources) -> list[Json]:
+def read_views(sources: ApiContext) -> list[Json]:
     """The views with their shape, their size and how far they have come."""
     late = sources.views.late_counts()
     return [_view(shape, sources.views, late.get(shape.name, (0, 0))) for shape in sources.views.views()]
@@ -173,9 +173,9 @@ def _view(shape: ViewShape, views: ViewStore, late: tuple[int, int]) -> Json:
     }
 
 
-def _standings(batches: Sequence[Fact]) -> list[Standing]:
+def _standings(batches: Sequence[Fact]) -> list[BacklogSample]:
     return [
-        Standing(
+        BacklogSample(
             at_ms=fact.at_ms,
             behind_records=fact.body["behindRecords"],
             rows_per_second=next(_present([fact.body.get("processedRowsPerSecond")]), None),

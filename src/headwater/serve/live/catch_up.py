@@ -12,7 +12,7 @@ _SOON_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class BacklogSample:
     """How many records a pipeline had not read after a batch, and how many a second that batch worked off."""
 
     at_ms: int
@@ -20,7 +20,7 @@ class Standing:
     rows_per_second: float | None = None
 
 
-def catch_up_seconds(standings: Sequence[Standing], *, passed_s: float = 0.0) -> float | None:
+def catch_up_seconds(standings: Sequence[BacklogSample], *, passed_s: float = 0.0) -> float | None:
     """Seconds until nothing is left to read, at the net rate of the last batches; None if it is not getting there.
 
     What arrives meanwhile is counted: the net rate is how fast the backlog shrinks since it was largest. Where it
@@ -37,7 +37,7 @@ def catch_up_seconds(standings: Sequence[Standing], *, passed_s: float = 0.0) ->
     return max(told_s - passed_s, min(told_s, _SOON_S))
 
 
-def _told_after(looked_at: Sequence[Standing]) -> float | None:
+def _told_after(looked_at: Sequence[BacklogSample]) -> float | None:
     """What was to be told when the last batch ended."""
     last = looked_at[-1]
     if last.behind_records == 0:
@@ -53,6 +53,6 @@ def _told_after(looked_at: Sequence[Standing]) -> float | None:
     return None if _grows(looked_at) else work_s
 
 
-def _grows(standings: Sequence[Standing]) -> bool:
+def _grows(standings: Sequence[BacklogSample]) -> bool:
     counts = [standing.behind_records for standing in standings[-_GROWING:]]
     return len(counts) == _GROWING and counts == sorted(set(counts))

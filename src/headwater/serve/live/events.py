@@ -35,7 +35,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FeedStep:
     """What a follower is sent next, and the position it has then."""
 
     position: int
@@ -70,16 +70,16 @@ def encode_change(change: Change) -> bytes:
     return encode_event("change", _json(describe_change(change)), id=change.position)
 
 
-def next_step(views: ViewStore, view: str, after: int) -> Step:
+def next_step(views: ViewStore, view: str, after: int) -> FeedStep:
     """Read what has happened behind a position: some changes, nothing, or a reset."""
     current = views.position(view)
     if current == after:
-        return Step(after, b"")
+        return FeedStep(after, b"")
     changes = views.changes(view, after=after, limit=BATCH_MAX) if current > after else []
     # Positions have no gaps, so a first change that is not the next one means that the next one is gone.
     if not changes or changes[0].position != after + 1:
-        return Step(current, encode_event("reset", _json({"position": current}), id=current))
-    return Step(changes[-1].position, b"".join(encode_change(change) for change in changes))
+        return FeedStep(current, encode_event("reset", _json({"position": current}), id=current))
+    return FeedStep(changes[-1].position, b"".join(encode_change(change) for change in changes))
 
 
 async def follow_view(views: ViewStore, view: str, after: int, closing: threading.Event) -> AsyncIterator[bytes]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headwater.errors import HeadwaterError
 from headwater.record import TopicPartition
-from headwater.transmit.client.lag import Position
+from headwater.transmit.client.lag import GroupPosition
 
 SAMPLE_EVERY_S = 5.0  # asking for all groups costs more than for offsets, and lags change slowly to the eye
 
@@ -20,7 +20,7 @@ class GroupLag:
     name: str
     kind: str
     state: str
-    positions: Mapping[TopicPartition, Position]
+    positions: Mapping[TopicPartition, GroupPosition]
 
     @property
     def lag_records(self) -> int:

@@ -95,14 +95,14 @@ class TopicRates:
         return [_topic(name, samples, stale) for name in sorted(samples[-1].topics)]
 
 
-class Sampled(Protocol):
+class Sample(Protocol):
     """What is asked again and again."""
 
     def sample(self) -> None: ...
 
 
 @contextmanager
-def sampling(rates: Sampled, every_s: float = SAMPLE_EVERY_S) -> Iterator[None]:
+def sampling(rates: Sample, every_s: float = SAMPLE_EVERY_S) -> Iterator[None]:
     """Sample once a second, or as told, in a thread of its own, for as long as the block runs."""
     stop = threading.Event()
 

@@ -19,7 +19,7 @@ from anyio.to_thread import run_sync
 
 from headwater.errors import HeadwaterError
 from headwater.serve.live.events import KEEP_ALIVE, KEEP_ALIVE_S, RETRY, describe_change, encode_event
-from headwater.store.subscription import Event, Kind, Standing, next_events, standing_at
+from headwater.store.subscription import Event, EventKind, SubscriberPosition, next_events, standing_at
 from headwater.store.views import ViewStore
 
 POLL_S = 0.05
@@ -32,7 +32,7 @@ def encode(event: Event) -> bytes:
     """An event of a subscription as a server-sent event."""
     if event.change is not None:
         return encode_event(event.kind, _json(describe_change(event.change)), id=event.token)
-    body = {"token": event.token} if event.kind is Kind.READY else event.row or {}
+    body = {"token": event.token} if event.kind is EventKind.READY else event.row or {}
     return encode_event(event.kind, _json(body), id=event.token)
 
 
@@ -74,8 +74,8 @@ class Feed:
         """Read what happens, until the server closes or the view is made anew."""
         try:
             while not closing.is_set():
-                _, events = await run_sync(next_events, self._store, self._view, Standing(self.position))
-                if events and events[0].kind is not Kind.CHANGE:
+                _, events = await run_sync(next_events, self._store, self._view, SubscriberPosition(self.position))
+                if events and events[0].kind is not EventKind.CHANGE:
                     return
                 if events:
                     self._add([encode(event) for event in events])
@@ -121,7 +121,7 @@ class Hub:
                     elif feed.ended:
                         await asyncio.sleep(POLL_S)
                 elif data := feed.since(position):
-                    standing = Standing(feed.position)
+                    standing = SubscriberPosition(feed.position)
                     yield data
                 else:
                     await feed.wait(KEEP_ALIVE_S)

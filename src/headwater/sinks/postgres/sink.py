@@ -22,7 +22,7 @@ from headwater.sink import Batch, Guarantee, Stream
 from headwater.sinks.net_changes import fold
 from headwater.sinks.postgres import table as tables
 from headwater.sinks.postgres.copy import csv_blocks
-from headwater.sinks.progress import Progress, Step, advance, fenced, judge
+from headwater.sinks.progress import BatchAction, SinkProgress, advance, fenced, judge
 
 if TYPE_CHECKING:
     import psycopg
@@ -138,24 +138,24 @@ class PostgresWriter:
         rows = batch.rows.cast(self._stream.schema)
         progress = self._lock()
         step = judge(progress, batch, self._stream, self._place)
-        if step is Step.SKIP:
+        if step is BatchAction.SKIP:
             return False
-        if step is Step.START_AFRESH:
+        if step is BatchAction.START_AFRESH:
             # Not truncate: that would lock out everybody who reads.
             self._connection.execute(self._shape.delete_all)
         self._put(replace(batch, rows=rows))
         self._note(advance(progress, batch))
         return True
 
-    def _lock(self) -> Progress | None:
+    def _lock(self) -> SinkProgress | None:
         """Hold the table's row of progress until the end of the transaction; ConflictError if it is not ours."""
         row = self._connection.execute(self._shape.lock_progress, (self._shape.target.name,)).fetchone()
         if row is None or row[0] != self._epoch:
             raise fenced(self._stream, self._place)
         _, run, number, past = row
-        return None if run is None else Progress(run=run, number=number, past=tuple(past))
+        return None if run is None else SinkProgress(run=run, number=number, past=tuple(past))
 
-    def _note(self, progress: Progress) -> None:
+    def _note(self, progress: SinkProgress) -> None:
         values = (progress.run, progress.number, list(progress.past), self._shape.target.name)
         self._connection.execute(self._shape.note_progress, values)
 

@@ -17,14 +17,14 @@ from headwater.errors import CorruptError, InvalidError
 from headwater.process.kernel import State
 from headwater.process.table import GONE, HASH, Run, Table, hash_mark
 from headwater.spark.kernels.frames import from_lean, slices, to_bytes, to_lean
-from headwater.spark.kernels.run_cache import Shared
+from headwater.spark.kernels.run_cache import RunCache
 
 PIECE_ROWS = 100_000
 """Bounds a value in the store to some megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class BucketManifest:
     """What a bucket's state consists of: names and lengths of runs by table, and the runner's own notes."""
 
     tables: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
@@ -35,27 +35,27 @@ class Manifest:
         return json.dumps({"tables": self.tables, "notes": self.notes, "mark": self.mark}).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Manifest":
+    def from_bytes(cls, data: bytes) -> "BucketManifest":
         return cls(**json.loads(data))
 
 
 class BucketState:
     """Reads and writes the state of the bucket whose turn it is; `manifest` and `pieces` are Spark's."""
 
-    def __init__(self, manifest: Any, pieces: Any, shared: Shared) -> None:
+    def __init__(self, manifest: Any, pieces: Any, shared: RunCache) -> None:
         self._manifest = manifest
         self._pieces = pieces
         self._shared = shared
         self._names: dict[int, tuple[str, Run]] = {}
-        self._loaded = Manifest()
+        self._loaded = BucketManifest()
 
     def load(self, initial: State) -> tuple[State, dict[str, Any]]:
         """The tables as they were after the last batch, and the notes."""
         stored = self._manifest.get()
         if stored is None:
-            self._loaded = Manifest()
+            self._loaded = BucketManifest()
             return initial, {}
-        manifest = self._loaded = Manifest.from_bytes(bytes(stored[0]))
+        manifest = self._loaded = BucketManifest.from_bytes(bytes(stored[0]))
         if manifest.mark != hash_mark():
             raise InvalidError(
                 f"cannot go on with this state: Polars {pl.__version__} hashes keys otherwise than the version "
@@ -77,7 +77,7 @@ class BucketState:
             for name, length in runs:
                 if name not in kept:
                     self._remove(name, length)
-        self._manifest.update((Manifest(tables=tables, notes=notes, mark=hash_mark()).to_bytes(),))
+        self._manifest.update((BucketManifest(tables=tables, notes=notes, mark=hash_mark()).to_bytes(),))
         return state
 
     def _name(self, run: Run) -> tuple[str, int]:

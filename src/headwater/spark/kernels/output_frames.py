@@ -17,7 +17,7 @@ from headwater.spark.kernels.frames import to_arrow, to_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class OutputShape:
     """The columns that leave an operator; `told` names those that carry the `watermark` and the `clock`."""
 
     schema: pa.Schema

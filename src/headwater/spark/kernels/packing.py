@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from headwater.process.kernel import Kernel, Now
 from headwater.process.table import key_hash
 from headwater.spark.kernels.frames import from_arrow, in_pieces, slices, to_arrow, to_bytes
-from headwater.spark.kernels.run_cache import Shared
+from headwater.spark.kernels.run_cache import RunCache
 from headwater.spark.session.workers import settle
 
 PACKED = "bucket int, source int, seq int, high long, low long, watermark long, clock long, payload binary"
@@ -65,7 +65,7 @@ class Packing:
     by: tuple[str, ...]
     buckets: int | None
     rows_max: int
-    shared: Shared
+    shared: RunCache
     event_time: str | None = None
     watermark: str | None = None
     clock: str | None = None

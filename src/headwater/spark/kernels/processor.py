@@ -17,7 +17,7 @@ _DATA = StructType().add("data", BinaryType())
 _PIECE = StructType().add("run", StringType()).add("number", IntegerType())
 
 
-class Steps(Protocol):
+class BucketSteps(Protocol):
     """What is done with the rows of a bucket."""
 
     def open(self, handle: Any, manifest: Any, pieces: Any) -> None:
@@ -30,10 +30,10 @@ class Steps(Protocol):
         """Do what was to be done at this time."""
 
 
-class LateProcessor(StatefulProcessor):
+class LazyProcessor(StatefulProcessor):
     """Called by Spark once for each bucket that has input, in every batch; and for those whose timer is due."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: BucketSteps) -> None:
         self._pickled = bytes(cloudpickle.dumps(steps))  # type: ignore[no-untyped-call]
 
     def init(self, handle: Any) -> None:
@@ -42,8 +42,8 @@ class LateProcessor(StatefulProcessor):
         self._pieces = handle.getMapState("pieces", _PIECE, _DATA)
 
     @cached_property
-    def _steps(self) -> Steps:
-        steps = cast(Steps, cloudpickle.loads(self._pickled))
+    def _steps(self) -> BucketSteps:
+        steps = cast(BucketSteps, cloudpickle.loads(self._pickled))
         steps.open(self._handle, self._manifest, self._pieces)
         return steps
 

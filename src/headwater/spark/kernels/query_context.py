@@ -14,7 +14,7 @@ from headwater.spark.kernels.spool import Spool
 
 
 @dataclass(slots=True)
-class Surroundings:
+class QueryContext:
     """Counts the operators, so that each has a name that is the same whenever the function is called."""
 
     spool: Spool | None
@@ -27,13 +27,13 @@ class Surroundings:
         return f"{kind}-{self.operators - 1}"
 
 
-_current: ContextVar[Surroundings | None] = ContextVar("surroundings", default=None)
+_current: ContextVar[QueryContext | None] = ContextVar("query_context", default=None)
 
 
 @contextmanager
-def surroundings(spool: Spool | None) -> Iterator[Surroundings]:
+def query_context(spool: Spool | None) -> Iterator[QueryContext]:
     """Call operators inside this block, and they leave what they have to tell in the spool."""
-    around = Surroundings(spool)
+    around = QueryContext(spool)
     token = _current.set(around)
     try:
         yield around
@@ -41,5 +41,5 @@ def surroundings(spool: Spool | None) -> Iterator[Surroundings]:
         _current.reset(token)
 
 
-def current_surroundings() -> Surroundings:
-    return _current.get() or Surroundings(None)
+def current_query() -> QueryContext:
+    return _current.get() or QueryContext(None)

@@ -36,7 +36,7 @@ _cache: OrderedDict[str, tuple[Run, int]] = OrderedDict()
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class RunCache:
     """The shared things of one operator of one run of a query."""
 
     operator: str

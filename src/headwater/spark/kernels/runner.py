@@ -25,16 +25,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, BooleanType, DataType, LongType, NumericType, StringType, StructType
 
 from headwater.errors import InvalidError
-from headwater.process.kernel import BEGINNING, Kernel, Now, State, Step
+from headwater.process.kernel import BEGINNING, Kernel, KernelStep, Now, State
 from headwater.process.watermarks import BoundedDisorder, Estimate, PartitionMark, Watermarks
 from headwater.spark.kernels.bucket_state import BucketState
 from headwater.spark.kernels.frames import empty_like, from_bytes, in_pieces, slices, spark_schema
-from headwater.spark.kernels.output_frames import Shape
+from headwater.spark.kernels.output_frames import OutputShape
 from headwater.spark.kernels.packing import NO_TIME, PACKED, RESULT, STATISTICS, Packing, buckets_of, pack, unpack
-from headwater.spark.kernels.processor import LateProcessor
-from headwater.spark.kernels.query_context import current_surroundings
-from headwater.spark.kernels.run_cache import Shared
-from headwater.spark.kernels.step_reports import Teller
+from headwater.spark.kernels.processor import LazyProcessor
+from headwater.spark.kernels.query_context import current_query
+from headwater.spark.kernels.run_cache import RunCache
+from headwater.spark.kernels.step_reports import StepReporter
 from headwater.spark.kernels.watermark_sources import all_heard, by_input
 from headwater.spark.session.workers import settle
 
@@ -109,7 +109,7 @@ def run_kernel(
             f"cannot run a kernel: column {', '.join(map(repr, missing))} is not there; the rows have: "
             f"{', '.join(rows.columns)}"
         )
-    shared = Shared(uuid.uuid4().hex)
+    shared = RunCache(uuid.uuid4().hex)
     packing = Packing(
         kernel=kernel,
         by=tuple(by),
@@ -125,10 +125,10 @@ def run_kernel(
     combined = kernel.combine(raw, Now())
     initial = kernel.initial()
     output = kernel.step(initial, combined, Now()).output
-    around = current_surroundings()
-    teller = Teller(around.spool, around.name_operator(kind), tuple(by))
+    around = current_query()
+    teller = StepReporter(around.spool, around.name_operator(kind), tuple(by))
     bounded = not rows.isStreaming
-    work = Work(
+    work = KernelConfig(
         kernel=kernel,
         initial=initial,
         times=times,
@@ -145,7 +145,7 @@ def run_kernel(
         schema = StructType([*schema.fields]).add(name, LongType())
     leaves_packed = not all(_is_plain(field.dataType) for field in schema.fields)
     arrow = to_arrow_schema(schema, timezone="UTC")
-    processor = LateProcessor(KernelSteps(work, teller, Shape(arrow, dict(told), leaves_packed)))
+    processor = LazyProcessor(KernelSteps(work, teller, OutputShape(arrow, dict(told), leaves_packed)))
     packed = rows.mapInArrow(pack(packing), PACKED).groupBy(F.col("bucket"))
     if not leaves_packed:
         return packed.transformWithStateInPandas(processor, schema, "append", mode)
@@ -159,21 +159,21 @@ def _is_plain(kind: DataType) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class KernelConfig:
     """What a bucket's steps need to know; rows look like `raw`, and like `nothing` when they are combined."""
 
     kernel: Kernel
     initial: State
     times: Times
     limits: Limits
-    shared: Shared
+    shared: RunCache
     raw: pl.Schema
     nothing: pl.DataFrame
     bounded: bool
     tell_always: bool
 
 
-class Told(Protocol):
+class SourceReport(Protocol):
     """What a source's task said with its last row: times, where it knows them."""
 
     source: int
@@ -186,7 +186,7 @@ class Told(Protocol):
 class KernelSteps:
     """Runs a kernel for one bucket after another, with its state and its times."""
 
-    def __init__(self, work: Work, teller: Teller, shape: Shape) -> None:
+    def __init__(self, work: KernelConfig, teller: StepReporter, shape: OutputShape) -> None:
         self._work = work
         self._shape = shape
         self._kernel = work.kernel
@@ -255,12 +255,12 @@ class KernelSteps:
                 "keep the number, or start with a new checkpoint"
             )
 
-    def _step(self, bucket: int, state: State, rows: pl.DataFrame, now: Now) -> Step:
+    def _step(self, bucket: int, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         step = self._kernel.step(state, rows, now)
         self._teller.note(bucket, step, rows.height)
         return step
 
-    def _clock(self, notes: dict[str, Any], told: Sequence[Told], timers: Any) -> int:
+    def _clock(self, notes: dict[str, Any], told: Sequence[SourceReport], timers: Any) -> int:
         """The processing time, which never goes back."""
         clock = int(notes.get("clock", 0))
         if self._work.times.clock is not None:
@@ -316,7 +316,7 @@ EVERY_SOURCE = "all"
 """What tasks are called where they are no partitions."""
 
 
-def advance(notes: dict[str, Any], told: Sequence[Told], times: Times, clock: int) -> int:
+def advance(notes: dict[str, Any], told: Sequence[SourceReport], times: Times, clock: int) -> int:
     """The watermark after a batch, from what was noted of the source partitions and what they say now."""
     idle_after = None if times.idle_after is None else f"{times.idle_after} microseconds"
     is_told = times.watermark is not None

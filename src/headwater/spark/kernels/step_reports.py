@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 from pyspark import TaskContext
 
-from headwater.process.kernel import State, Step
+from headwater.process.kernel import KernelStep, State
 from headwater.spark.kernels.spool import Spool, StepName
 
 PANES_TOLD = 20
@@ -24,7 +24,7 @@ class _Told:
 
 
 @dataclass(slots=True)
-class Teller:
+class StepReporter:
     """Collects what the steps of one task say; a bucket may have several, with rows and by its timer."""
 
     spool: Spool | None
@@ -32,7 +32,7 @@ class Teller:
     by: tuple[str, ...]
     _told: dict[int, _Told] = field(default_factory=dict)
 
-    def note(self, bucket: int, step: Step, rows: int) -> None:
+    def note(self, bucket: int, step: KernelStep, rows: int) -> None:
         """Remember what a step said."""
         if self.spool is None:
             return

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import InvalidError
-from headwater.process.watermarks import Batch, Estimate
+from headwater.process.watermarks import Estimate, ObservedBatch
 
 WATERMARK = "_watermark"
 """The column in which an operator's rows tell the watermark at which they came, for an operator behind it."""
@@ -57,7 +57,7 @@ def inputs_of(rows: DataFrame, event_time: str | None) -> int:
 def by_input(estimates: Mapping[int, Estimate], otherwise: Estimate) -> Estimate:
     """Estimate each partition's watermark as its input does."""
 
-    def estimate(batch: Batch) -> int:
+    def estimate(batch: ObservedBatch) -> int:
         number, partition = divmod(int(batch.partition), SOURCES_MAX)
         return estimates.get(number, otherwise)(replace(batch, partition=str(partition)))
 

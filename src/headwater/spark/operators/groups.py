@@ -10,11 +10,11 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
 from headwater.process.tables.aggregate import AggregateKernel
-from headwater.process.tables.ranking import Lateness, Order, RankingKernel
-from headwater.process.windows.windowing import CHANGE
+from headwater.process.tables.ranking import RankingKernel, RankLateness, RankOrder
 from headwater.spark.kernels.watermark_sources import INPUTS_KEY, SOURCE, WATERMARK
 from headwater.spark.operators.tables import Timing, kernel_schema, only, run_over, timing_of
 from headwater.spark.source.decoding import EVENT_TIME_KEY, IDLE_KEY
@@ -40,7 +40,7 @@ def top(rows: DataFrame, n: int, *, order: Names, by: Names = (), rank: str | No
     came first is first.
     """
     names = _names(by)
-    kernel = RankingKernel.top(n, names, Order.read(order), kernel_schema(rows), rank)
+    kernel = RankingKernel.top(n, names, RankOrder.read(order), kernel_schema(rows), rank)
     meaning = {"n": n, "order": _names(order), "rank": rank}
     return run_over(rows, kernel, by=names, kind="top", meaning=meaning)
 
@@ -58,7 +58,7 @@ def deduplicate(
     time = timing_of(rows).event_time
     names = _names(key) or [name for name in rows.columns if name not in (CHANGE, WATERMARK, SOURCE)]
     by_time = [time] if time is not None and key else []
-    chosen = Order.read(_names(order) or by_time)
+    chosen = RankOrder.read(_names(order) or by_time)
     kernel = RankingKernel.top(1, names, chosen if keep == "first" else chosen.reversed, kernel_schema(rows))
     meaning = {"keep": keep, "order": list(chosen.columns)}
     return run_over(rows, kernel, by=names, kind="deduplicate", meaning=meaning)
@@ -84,14 +84,14 @@ def rolling(
     names, ordered = _names(by), _names(order) or ([] if time is None else [time])
     if not ordered:
         raise InvalidError("rolling: the rows have no event time; say by which columns they are ordered: `order=`")
-    chosen, late = Order.read(ordered), None
+    chosen, late = RankOrder.read(ordered), None
     if lateness is not None:
         if time is None or chosen.columns[0] != time or chosen.descending[0]:
             raise InvalidError(
                 f"rolling: with `lateness` rows are ordered by their event time first, not by {ordered[0]!r}: "
                 "only then it is known which of them can still get others before them; leave out one of the two"
             )
-        late = Lateness(time, micros(lateness))
+        late = RankLateness(time, micros(lateness))
     kernel = RankingKernel.rolling(last, what, names, chosen, kernel_schema(rows), late)
     meaning = {"last": last, "what": what, "order": ordered, "lateness": lateness}
     hold = 0 if late is None else late.duration

@@ -1,7 +1,7 @@
 """`hw.join`: two DataFrames become one, whatever changes on either side.
 
-Both sides travel as one DataFrame, see `headwater.process.tables.sides`, and say themselves of which source each row
-is, see `headwater.spark.kernels.watermark_sources`.
+Both sides travel as one DataFrame (see `headwater.process.tables.sides`), in which a column names the source of
+each row (see `headwater.spark.kernels.watermark_sources`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
 from headwater.process.tables.as_of_join import GONE, AsOfKernel, NowKernel
 from headwater.process.tables.interval_join import IntervalKernel, read_within
 from headwater.process.tables.sides import LEFT, RIGHT, SIDE, SIDES, TIME, How, Sides, key_type, pairs_of, read_how
 from headwater.process.tables.table_join import JoinKernel
-from headwater.process.windows.windowing import CHANGE
 from headwater.process.windows.windows import Time
 from headwater.spark.kernels.runner import Times, run_kernel
 from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK

@@ -26,12 +26,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import ByteType, StructField, StructType
 
+from headwater.change import CHANGE
 from headwater.errors import CorruptError, InvalidError
 from headwater.process.changes import as_changes, difference
 from headwater.process.durations import parse_duration
-from headwater.process.windows.windowing import CHANGE
 from headwater.spark.kernels.frames import empty_like, from_bytes, to_arrow, to_bytes
-from headwater.spark.kernels.query_context import current_surroundings
+from headwater.spark.kernels.query_context import current_query
 
 FORMAT = "headwater-side-input"
 
@@ -89,7 +89,7 @@ class SideInput:
     def _folder(self) -> Path:
         if self.copies is not None:
             return Path(self.copies).resolve()
-        spool = current_surroundings().spool
+        spool = current_query().spool
         if spool is None:
             raise InvalidError(
                 "join: a side input keeps its versions in a folder, and outside of an app none is known; say "

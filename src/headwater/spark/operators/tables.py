@@ -9,14 +9,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
 from headwater.process.kernel import BEGINNING, Kernel
 from headwater.process.tables.changelog import AT, DELETED, POSITION, ChangelogKernel
 from headwater.process.watermarks import Estimate
-from headwater.process.windows.windowing import CHANGE
 from headwater.spark.kernels.frames import empty_like
-from headwater.spark.kernels.query_context import current_surroundings
+from headwater.spark.kernels.query_context import current_query
 from headwater.spark.kernels.runner import Times, run_kernel
 from headwater.spark.kernels.watermark_sources import SOURCE, SOURCES_MAX, WATERMARK, inputs_of, source_number
 from headwater.spark.source.decoding import BY_PARTITION_KEY, DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, estimate_of
@@ -163,7 +163,7 @@ def held(rows: DataFrame, hold: int) -> DataFrame:
 def note_meaning(kernel: Kernel, kind: str, meaning: dict[str, Any]) -> None:
     """For who has to tell whether a query is still the one it was."""
     state = {name: str(dict(table.schema)) for name, table in kernel.initial().items()}
-    current_surroundings().meanings.append({"name": kind, **meaning, "state": state})
+    current_query().meanings.append({"name": kind, **meaning, "state": state})
 
 
 def with_event_time(rows: DataFrame, name: str | None) -> DataFrame:

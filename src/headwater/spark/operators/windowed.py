@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.aggregates.aggregates import Aggregate, Function, count
 from headwater.process.device_clocks import ClockKernel, DeviceClocks
@@ -17,10 +18,10 @@ from headwater.process.durations import micros
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
 from headwater.process.windows.triggers import Default, Trigger
-from headwater.process.windows.windowing import CHANGE, EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
+from headwater.process.windows.windowing import EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
 from headwater.process.windows.windows import Global, Hopping, Time, Tumbling, Window, offset_micros
 from headwater.spark.kernels.frames import empty_like
-from headwater.spark.kernels.query_context import current_surroundings
+from headwater.spark.kernels.query_context import current_query
 from headwater.spark.kernels.runner import Times, run_kernel
 from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK, inputs_of
 from headwater.spark.source.decoding import (
@@ -105,7 +106,7 @@ def correct_clocks(
         micros = {name: F.unix_micros(F.col(name).cast("timestamp")) for name in names}
         rows = events.withColumns(micros)
         kernel = ClockKernel.of(clocks, empty_like(rows.schema).schema)
-        current_surroundings().meanings.append({"name": "correct_clocks", "by": [device], "memory": memory})
+        current_query().meanings.append({"name": "correct_clocks", "by": [device], "memory": memory})
         moved = run_kernel(rows, kernel, by=[device], kind="clocks")
         times = {name: F.timestamp_micros(name) for name in names}
         return moved.withColumns(times).withMetadata(event, events.schema[event].metadata)
@@ -148,7 +149,7 @@ def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Colum
     if CHANGE in events.columns:
         _refuse_columns(columns, windowing, asked=True)
         return _changes(events, windowing)  # Spark's aggregates cannot take anything back.
-    current_surroundings().meanings.append(_meaning(windowing) | {"what": {**windowing.what, **columns}})
+    current_query().meanings.append(_meaning(windowing) | {"what": {**windowing.what, **columns}})
     results = [
         columns.get(name, _FUNCTIONS[a.function](a.column or "*")).alias(name)
         for name, a in windowing.what.items()
@@ -179,7 +180,7 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     schema = empty_like(rows.drop(WATERMARK, SOURCE).schema).schema
     kernel = WindowedKernel.of(_at(windowing, times.event_time), schema)
     state = {name: str(dict(table.schema)) for name, table in kernel.initial().items()}
-    current_surroundings().meanings.append(_meaning(windowing) | {"state": state})
+    current_query().meanings.append(_meaning(windowing) | {"state": state})
     by_clock = windowing.where.by is Time.PROCESSING
     needs_clock = by_clock or kernel.firing.has_deadlines or times.idle_after is not None
     times = replace(times, processing_time=needs_clock)

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from headwater.app import Delivery, Query, Topic, View
+from headwater.app import Query, SinkQuery, Topic, View
+from headwater.change import CHANGE
 from headwater.clock import Clock
 from headwater.errors import RefusedError, UnavailableError
-from headwater.process.windows.windowing import CHANGE
 from headwater.record import Record, TopicPartition
 from headwater.sink import Batch, Rehearsing, Stream, Writer
 from headwater.sinks.json_rows import json_objects
@@ -26,7 +26,7 @@ from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
 from headwater.spark.pipeline.checkpoint import offsets_behind
 from headwater.spark.source.decoding import explain_misfit
 from headwater.spark.source.offsets import to_json
-from headwater.store.tables import Progress
+from headwater.store.tables import ViewProgress
 from headwater.store.views import ViewStore
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.client.redrive import KEPT
@@ -40,7 +40,7 @@ BESIDE_ROWS = (CHANGE, WATERMARK, SOURCE)
 """Columns that say something of a row and are no part of it."""
 
 
-class QuerySink(Protocol):
+class BatchSink(Protocol):
     """Where the rows of a view or of a sink go."""
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -94,11 +94,11 @@ class ViewSink:
         self._store.rehearse_rows(self._view.name, table, signs_of(table))
 
 
-class DeliverySink:
+class ExternalSink:
     """Writes each batch to the place outside, and its late rows into the ledger."""
 
     def __init__(
-        self, delivery: Delivery, stream: Stream, store: ViewStore, spool: Spool, note: NoteFacts
+        self, delivery: SinkQuery, stream: Stream, store: ViewStore, spool: Spool, note: NoteFacts
     ) -> None:
         self._delivery = delivery
         self._stream = stream
@@ -208,7 +208,7 @@ def dead_letter_sink(store: ViewStore, topic: Topic, bootstrap_servers: str, clo
                 letters = [r for r in _letters(misfits, topic, clock) if _origin(r) not in written]
                 client.append(target, letters)
                 end = client.offsets([target], LATEST)[target]
-        progress = Progress(run=run, batch=batch, note={"end": end})
+        progress = ViewProgress(run=run, batch=batch, note={"end": end})
         # The topic holds dead letters only, so its end is their number, whatever happened on the way.
         store.commit_progress(query, progress, counts={query: end} if end > 0 else None)
 

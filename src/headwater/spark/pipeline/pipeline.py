@@ -17,13 +17,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructField, StructType
 
-from headwater.app import App, Delivery, Query, Topic, View
+from headwater.app import App, Query, SinkQuery, Topic, View
+from headwater.change import CHANGE
 from headwater.clock import Clock
 from headwater.errors import ConflictError
-from headwater.process.windows.windowing import CHANGE
 from headwater.sink import Stream
 from headwater.spark.kernels.spool import Spool
-from headwater.spark.pipeline.batch_sinks import BESIDE_ROWS, DeliverySink, QuerySink, ViewSink, dead_letter_sink
+from headwater.spark.pipeline.batch_sinks import BESIDE_ROWS, BatchSink, ExternalSink, ViewSink, dead_letter_sink
 from headwater.spark.pipeline.checkpoint import check_checkpoint, last_done, run_of
 from headwater.spark.pipeline.definition import (
     check_definition,
@@ -33,8 +33,8 @@ from headwater.spark.pipeline.definition import (
 )
 from headwater.spark.pipeline.failures import Failure
 from headwater.spark.pipeline.plan import APPEND, UPDATE, Plan, plan_query, read_stream
-from headwater.spark.pipeline.poison import Ground, Isolation, nowhere
-from headwater.spark.pipeline.rebuilds import Rebuilds, Surrounding
+from headwater.spark.pipeline.poison import Isolation, IsolationContext, nowhere
+from headwater.spark.pipeline.rebuilds import RebuildContext, Rebuilds
 from headwater.spark.pipeline.watch import Watch
 from headwater.spark.session.jvm import died, java_exit, while_java_lives
 from headwater.spark.source.decoding import bad_records
@@ -69,7 +69,7 @@ class _Launched:
 
     query: Query
     generation: Generation
-    sink: QuerySink
+    sink: BatchSink
 
 
 class Pipeline:
@@ -93,7 +93,7 @@ class Pipeline:
         self._exclusions: dict[str, Exclusions] = {}
         self._generations = Generations(store)
         self._watch = Watch(facts, settings.bootstrap_servers, clock, self.left_out)
-        around = Surrounding(
+        around = RebuildContext(
             servers=settings.bootstrap_servers, checkpoints=settings.data / "checkpoints", once=settings.once
         )
         self._rebuilds = Rebuilds(self._watch, self._start_view, app, self._generations, around)
@@ -143,7 +143,7 @@ class Pipeline:
         """Stop the queries between batches, as far as Spark can."""
         self._watch.stop()
         for launched in self._launched.values():
-            if isinstance(launched.sink, DeliverySink):
+            if isinstance(launched.sink, ExternalSink):
                 launched.sink.close()
 
     def rows_read(self) -> dict[str, int]:
@@ -162,7 +162,7 @@ class Pipeline:
         launched = self._launched.get(name)
         if launched is None:
             return None
-        ground = Ground(
+        ground = IsolationContext(
             spark=self._spark,
             servers=self._settings.bootstrap_servers,
             checkpoint=self._checkpoint(launched.generation.name),
@@ -220,10 +220,10 @@ class Pipeline:
             self._watch.tell(plan.query.name, body)
         write_definition(folder, keep_partitions(read_definition(folder), plan.definition))
 
-    def _make_sink(self, plan: Plan, generation: Generation | None = None) -> QuerySink:
+    def _make_sink(self, plan: Plan, generation: Generation | None = None) -> BatchSink:
         query, spool = plan.query, self._spool(plan.query)
         continues = (generation or self._generations.current(query.name)).continues
-        if isinstance(query, Delivery):
+        if isinstance(query, SinkQuery):
             stream = Stream(
                 query=f"{self._app.name}.{query.name}",
                 schema=_arrow_schema(plan.rows),
@@ -232,7 +232,7 @@ class Pipeline:
                 servers=self._settings.bootstrap_servers,
                 continues=continues,
             )
-            sink = DeliverySink(query, stream, self._store, spool, self._watch.tell_operators)
+            sink = ExternalSink(query, stream, self._store, spool, self._watch.tell_operators)
             sink.open()
             return sink
         assert isinstance(query, View)
@@ -243,7 +243,7 @@ class Pipeline:
             self._store, query, spool, self._watch.tell_operators, checkpoint=checkpoint, continues=continues
         )
 
-    def _start(self, plan: Plan, sink: QuerySink, generation: Generation | None = None) -> None:
+    def _start(self, plan: Plan, sink: BatchSink, generation: Generation | None = None) -> None:
         name = plan.query.name
         generation = generation or self._generations.current(name)
         self._launched[name] = _Launched(plan.query, generation, sink)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater.app import Query, Topic
 from headwater.errors import HeadwaterError, InvalidError
-from headwater.spark.kernels.query_context import surroundings
+from headwater.spark.kernels.query_context import query_context
 from headwater.spark.kernels.spool import Spool
 from headwater.spark.pipeline.definition import Definition, define
 from headwater.spark.source.decoding import good_rows
@@ -44,19 +44,19 @@ class Plan:
     definition: Definition
 
 
-class Read(Protocol):
+class ReadTopic(Protocol):
     """How a topic becomes a DataFrame."""
 
     def __call__(self, topic: Topic, *, every_partition: bool = False) -> DataFrame: ...
 
 
-def plan_query(query: Query, read: Read, spool: Spool) -> Plan:
+def plan_query(query: Query, read: ReadTopic, spool: Spool) -> Plan:
     """Call the query's function on streams; what is wrong with it is told as the user's mistake."""
-    with surroundings(spool) as around:
+    with query_context(spool) as around:
         rows, mode = call_function(query, read), UPDATE
     if around.operators:
         # Now it is known that there are operators with a watermark, which want to see every partition.
-        with surroundings(spool) as around:
+        with query_context(spool) as around:
             rows, mode = call_function(query, lambda topic: read(topic, every_partition=True)), APPEND
     if not rows.isStreaming:
         raise InvalidError(

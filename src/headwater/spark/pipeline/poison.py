@@ -46,7 +46,7 @@ def nowhere(rows: DataFrame) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class IsolationContext:
     """Where a query runs: what is needed to run parts of its batch again."""
 
     spark: SparkSession
@@ -77,7 +77,7 @@ class Isolation:
         self,
         query: Query,
         failure: Failure,
-        ground: Ground,
+        ground: IsolationContext,
         exclusions: Exclusions,
         clock: Clock,
         note: Note,
@@ -113,7 +113,7 @@ class Isolation:
 
     def _run(self) -> None:
         try:
-            search = Search(self.query, self._ground, self._exclusions, self._try_on)
+            search = PoisonSearch(self.query, self._ground, self._exclusions, self._try_on)
             rows = search.run()
             with Client(self._ground.servers) as client:
                 post_letters(client, self.query, rows, self._exclusions, self._clock)
@@ -134,11 +134,11 @@ class Isolation:
             self._note({"state": "isolating", "error": self.failure.reason, "isolating": among})
 
 
-class Search:
+class PoisonSearch:
     """Tries parts of a query's failed batch; `on_try` is told how many records are tried, how many were found."""
 
     def __init__(
-        self, query: Query, ground: Ground, exclusions: Exclusions, on_try: Callable[[int, int], None]
+        self, query: Query, ground: IsolationContext, exclusions: Exclusions, on_try: Callable[[int, int], None]
     ) -> None:
         self._query = query
         self._ground = ground
@@ -263,7 +263,7 @@ def cut(ranges: Sequence[Range], low: int, high: int) -> list[Range]:
     return parts
 
 
-def _parts(batch: BegunBatch, topics: Sequence[Topic], ground: Ground) -> Parts:
+def _parts(batch: BegunBatch, topics: Sequence[Topic], ground: IsolationContext) -> Parts:
     told = from_json(ground.starting or {}) if batch.number == 0 else batch.start
     new = [tp for tp in batch.end if tp not in told]
     with Client(ground.servers) as client:

@@ -32,7 +32,7 @@ StartView = Callable[[View, Generation], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surrounding:
+class RebuildContext:
     """Where the log and the checkpoints are, and whether the run ends with the log."""
 
     servers: str
@@ -44,7 +44,7 @@ class Rebuilds:
     """The rebuilds of an app's views, taken a step further with each call of `tend`."""
 
     def __init__(
-        self, watch: Watch, start_view: StartView, app: App, generations: Generations, around: Surrounding
+        self, watch: Watch, start_view: StartView, app: App, generations: Generations, around: RebuildContext
     ) -> None:
         self._watch = watch
         self._start_view = start_view

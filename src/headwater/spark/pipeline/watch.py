@@ -15,14 +15,14 @@ from headwater.spark.pipeline.plan import first_line
 from headwater.spark.pipeline.poison import Isolation
 from headwater.spark.session.jvm import died, java_exit
 from headwater.spark.source.offsets import Offsets, from_json
-from headwater.store.facts import FactStore, Kind
+from headwater.store.facts import FactKind, FactStore
 from headwater.store.generations import MARK
 from headwater.transmit.client.client import LATEST, Client
 
 Starter = Callable[[], StreamingQuery]
 
 
-class Mender(Protocol):
+class QueryRecovery(Protocol):
     """What can be done about a query that fails over and over."""
 
     def isolate(self, name: str, failure: Failure) -> Isolation | None:
@@ -118,7 +118,7 @@ class Watch:
                 left_out = {"leftOutRecords": self._left_out().get(name.partition(MARK)[0], 0)}
                 self.tell(name, self._fact(watched.query, progress) | left_out)
 
-    def tend_failures(self, mender: Mender) -> None:
+    def tend_failures(self, mender: QueryRecovery) -> None:
         """Start failed queries again after a pause; raise for one that cannot be mended."""
         for name, watched in list(self._watched.items()):
             if watched.isolation is not None:
@@ -130,7 +130,7 @@ class Watch:
             elif (error := watched.query.exception()) is not None:
                 self._tend_failure(name, watched, read_failure(str(error)), mender)
 
-    def _tend_failure(self, name: str, watched: _Watched, failure: Failure, mender: Mender) -> None:
+    def _tend_failure(self, name: str, watched: _Watched, failure: Failure, mender: QueryRecovery) -> None:
         pause = self._retries.pause(name, failure, progressed=watched.query.lastProgress is not None)
         if pause is not None:
             self.tell(name, {"state": "waiting", "error": failure.reason})
@@ -140,7 +140,7 @@ class Watch:
         if watched.isolation is None:
             self._give_up(name, failure, failure.reason, mender)
 
-    def _tend_isolation(self, name: str, watched: _Watched, isolation: Isolation, mender: Mender) -> None:
+    def _tend_isolation(self, name: str, watched: _Watched, isolation: Isolation, mender: QueryRecovery) -> None:
         """Start the query again when its poison rows are out of the way; give it up if there are none."""
         if not isolation.done:
             return
@@ -156,7 +156,7 @@ class Watch:
             self._retries.forgive(name)
             mender.restart(name)
 
-    def _give_up(self, name: str, failure: Failure, reason: str, mender: Mender) -> None:
+    def _give_up(self, name: str, failure: Failure, reason: str, mender: QueryRecovery) -> None:
         self.tell(name, {"state": "failed", "error": failure.reason})
         if not mender.give_up(name, reason):
             hint = "mend the cause and start again: it goes on where it was"
@@ -168,7 +168,7 @@ class Watch:
 
     def tell_operators(self, query: str, body: dict[str, Any]) -> None:
         """Note a fact about the stateful operators of a query."""
-        self._facts.add(query, body, at_ms=self._clock.now_ms(), kind=Kind.OPERATORS)
+        self._facts.add(query, body, at_ms=self._clock.now_ms(), kind=FactKind.OPERATORS)
 
     def _fact(self, query: StreamingQuery, progress: Any) -> dict[str, Any]:
         return {

@@ -16,7 +16,7 @@ ADDRESSES = ("postgresql://", "postgres://")
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class SearchMatch:
     """How rows are found by words: what to join to the rows `v`, the condition, and how well a row fits."""
 
     join: str
@@ -63,7 +63,7 @@ class Dialect(Protocol):
 
     def remove_search(self, db: "Db", tag: str, keys: Sequence[str]) -> None: ...
 
-    def match(self, tag: str, query: "SearchQuery") -> Match: ...
+    def match(self, tag: str, query: "SearchQuery") -> SearchMatch: ...
 
 
 class SearchQuery(Protocol):

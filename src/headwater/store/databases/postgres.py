@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from headwater.errors import ConflictError, InvalidError
 from headwater.postgresql import connect, explained
-from headwater.store.databases.engine import Db, Match, SearchQuery
+from headwater.store.databases.engine import Db, SearchMatch, SearchQuery
 from headwater.store.statements import quote
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ class PostgresDialect:
     def remove_search(self, db: Db, tag: str, keys: Sequence[str]) -> None:
         db.executemany(f"delete from {quote('search_' + tag)} where _key = ?", ((key,) for key in keys))
 
-    def match(self, tag: str, query: SearchQuery) -> Match:
+    def match(self, tag: str, query: SearchQuery) -> SearchMatch:
         # The query is found again by its place in the join, since the rank needs it a second time.
-        return Match(
+        return SearchMatch(
             join=f"join {quote('search_' + tag)} s on s._key = v._key "
             "cross join lateral (select cast(? as tsquery) as query) q",
             condition="s.words @@ q.query",

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headwater.errors import InvalidError
-from headwater.store.databases.engine import Db, Match, SearchQuery
+from headwater.store.databases.engine import Db, SearchMatch, SearchQuery
 from headwater.store.databases.sqlite_errors import waits_for_room
 from headwater.store.statements import quote
 
@@ -90,8 +90,8 @@ class SqliteDialect:
         )
         db.executemany(f"delete from {_numbers(tag)} where _key = ?", ((key,) for key in keys))
 
-    def match(self, tag: str, query: SearchQuery) -> Match:
-        return Match(
+    def match(self, tag: str, query: SearchQuery) -> SearchMatch:
+        return SearchMatch(
             join=f"join {_numbers(tag)} n on n._key = v._key join {_search(tag)} s on s.rowid = n.number",
             condition=f"s.{_search(tag)} match ?",
             relevance="-s.rank",

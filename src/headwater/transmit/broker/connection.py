@@ -19,7 +19,7 @@ from headwater.errors import InvalidError, UnavailableError
 from headwater.transmit.broker import dispatch as broker
 from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.outbox import Outbox
-from headwater.transmit.broker.throttle import Slowed
+from headwater.transmit.broker.throttle import ThrottledParts
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class Connection:
             self._outbox.put(parts)
             self._node.counters.bytes_out += self._outbox.size - before
         self._node.intake.give_back(size)
-        if isinstance(parts, Slowed):
+        if isinstance(parts, ThrottledParts):
             self._start_break(parts.rest_s)
 
     def _start_break(self, seconds: float) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from headwater.errors import InvalidError
 from headwater.transmit.broker.handlers import (
-    Asker,
     Handler,
+    RequestContext,
     admin,
     classic_groups,
     cluster,
@@ -30,7 +30,7 @@ from headwater.transmit.broker.handlers import (
     transactions,
 )
 from headwater.transmit.broker.node import Node
-from headwater.transmit.broker.throttle import Turn
+from headwater.transmit.broker.throttle import ThrottledRequest
 from headwater.transmit.records.file_region import Part
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
 from headwater.transmit.wire.fetch import read_fetch, write_fetch
@@ -118,12 +118,14 @@ def answer(
     api = APIS.get(header.api_key)
     if api is None:
         raise UnservedRequest(f"client {header.client_id!r} sent request type {header.api_key}, which is unknown")
-    asker = Asker(client_id=header.client_id, host=host, version=header.api_version, connection=connection)
+    context = RequestContext(
+        client_id=header.client_id, host=host, version=header.api_version, connection=connection
+    )
     request = _read(api, header, view)
-    turn = Turn(node, header, len(frame)) if node.quotas.table else None
+    turn = ThrottledRequest(node, header, len(frame)) if node.quotas.table else None
     if turn is not None:
         request = turn.begin(request)
-    result = HANDLERS[api.key](node, request, asker)
+    result = HANDLERS[api.key](node, request, context)
     if inspect.isawaitable(result):
         work = result if turn is None else turn.timed(result)
         task = asyncio.ensure_future(_write_later(api, header, work, turn))
@@ -155,7 +157,9 @@ def _read(api: Api, header: RequestHeader, view: memoryview) -> Any:
         ) from error
 
 
-async def _write_later(api: Api, header: RequestHeader, result: Awaitable[Any], turn: Turn | None) -> Parts | None:
+async def _write_later(
+    api: Api, header: RequestHeader, result: Awaitable[Any], turn: ThrottledRequest | None
+) -> Parts | None:
     parts = _write(api, header, await result)
     return parts if turn is None else turn.end(parts)
 

@@ -31,7 +31,7 @@ _EPOCH_MAX = _ID_MAX = 2**31 - 1
 Topic = str | uuid.UUID
 
 
-class Session:
+class FetchSession:
     """The partitions that one consumer reads, and what it knows of them."""
 
     def __init__(self, session_id: int, topics: Sequence[TopicAsked]) -> None:
@@ -104,12 +104,12 @@ class FetchSessions:
 
     def __init__(self, limit: int = SESSIONS_MAX) -> None:
         self._limit = limit
-        self._sessions: OrderedDict[int, Session] = OrderedDict()  # the one used last stands last
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the one used last stands last
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def of(self, request: FetchRequest, now_s: float) -> Session | Code | None:
+    def of(self, request: FetchRequest, now_s: float) -> FetchSession | Code | None:
         """The session that a request continues or begins, or an error; None where there is to be none."""
         if request.session_epoch <= FIRST_EPOCH:
             self._sessions.pop(request.session_id, None)
@@ -124,7 +124,7 @@ class FetchSessions:
         self._sessions.move_to_end(session.id)
         return session
 
-    def _begin(self, request: FetchRequest, now_s: float) -> Session | None:
+    def _begin(self, request: FetchRequest, now_s: float) -> FetchSession | None:
         if len(self._sessions) >= self._limit:
             oldest = next(iter(self._sessions.values()))
             if now_s - oldest.used_s < REST_S:
@@ -133,6 +133,6 @@ class FetchSessions:
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = randrange(1, _ID_MAX)  # at random, so that one from before a restart is not taken for it
-        session = self._sessions[session_id] = Session(session_id, request.topics)
+        session = self._sessions[session_id] = FetchSession(session_id, request.topics)
         session.used_s = now_s
         return session

@@ -15,10 +15,10 @@ from headwater.clock import Clock
 from headwater.errors import InvalidError
 from headwater.transmit.broker.counters import Counters
 from headwater.transmit.broker.fetch_sessions import FetchSessions
-from headwater.transmit.broker.request_memory import Intake
-from headwater.transmit.groups.classic import Groups
-from headwater.transmit.groups.consumer import Consumers
-from headwater.transmit.groups.share.share_groups import Queues
+from headwater.transmit.broker.request_memory import RequestMemory
+from headwater.transmit.groups.classic import ClassicGroups
+from headwater.transmit.groups.consumer import ConsumerGroups
+from headwater.transmit.groups.share.share_groups import ShareGroups
 from headwater.transmit.groups.store import GroupStore
 from headwater.transmit.log.partition import LogSettings
 from headwater.transmit.quotas import Entity, Quotas
@@ -26,7 +26,7 @@ from headwater.transmit.topics.catalog import Catalog
 from headwater.transmit.topics.group_commit import Durability
 from headwater.transmit.topics.topics import Topics
 from headwater.transmit.transactions.coordinator import Coordinator, TransactionSettings
-from headwater.transmit.transactions.store import Ledger
+from headwater.transmit.transactions.store import TransactionStore
 
 logger = logging.getLogger(__name__)
 
@@ -88,13 +88,13 @@ class Node:
     clock: Clock
     catalog: Catalog
     topics: Topics
-    groups: Groups
+    groups: ClassicGroups
     transactions: Coordinator
     group_store: GroupStore
-    queues: Queues
-    consumers: Consumers
+    queues: ShareGroups
+    consumers: ConsumerGroups
     fetch_sessions: FetchSessions
-    intake: Intake
+    intake: RequestMemory
     counters: Counters
     quotas: Quotas
 
@@ -125,7 +125,7 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
                 "opened read-only up to the damage, nothing was cut: %s: %s", partition.name, partition.log.damage
             )
     transactions = Coordinator(
-        Ledger(settings.data / "meta.db"),
+        TransactionStore(settings.data / "meta.db"),
         topics,
         TransactionSettings(
             timeout_ms_max=settings.transaction_max_timeout_ms,
@@ -140,13 +140,13 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         clock=clock,
         catalog=catalog,
         topics=topics,
-        groups=Groups(settings.group_initial_rebalance_delay_ms / 1000),
+        groups=ClassicGroups(settings.group_initial_rebalance_delay_ms / 1000),
         transactions=transactions,
         group_store=group_store,
-        queues=Queues(topics, group_store, clock),
-        consumers=Consumers(topics.sizes),
+        queues=ShareGroups(topics, group_store, clock),
+        consumers=ConsumerGroups(topics.sizes),
         fetch_sessions=FetchSessions(),
-        intake=Intake(settings.queued_max_request_bytes),
+        intake=RequestMemory(settings.queued_max_request_bytes),
         counters=Counters(),
         quotas=Quotas({Entity(*who): values for who, values in catalog.quotas().items()}),
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 SMALL_BYTES = 16 * 1024
 
 
-class Intake:
+class RequestMemory:
     """Room for `bytes_max` bytes of requests; one that is larger than all of it passes when it is alone."""
 
     def __init__(self, bytes_max: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headwater.record import TopicPartition
 from headwater.transmit.configs import TopicConfig
-from headwater.transmit.groups.share.share_groups import Queues
+from headwater.transmit.groups.share.share_groups import ShareGroups
 from headwater.transmit.log.partition import PartitionLog
 from headwater.transmit.log.retention import NO_LIMIT, expired_by_size, expired_by_time
 from headwater.transmit.topics.catalog import Catalog
@@ -21,7 +21,7 @@ AHEAD = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endangered:
+class GroupAtRisk:
     """A group that has not read what is before the offset `before`, which will be deleted soon."""
 
     group: str
@@ -41,7 +41,7 @@ class Endangered:
         )
 
 
-def endangered(catalog: Catalog, topics: Topics, queues: Queues, now_ms: int) -> Iterator[Endangered]:
+def endangered(catalog: Catalog, topics: Topics, queues: ShareGroups, now_ms: int) -> Iterator[GroupAtRisk]:
     """Every group that retention is about to overtake, in each partition; groups of queues, too."""
     before = {p.name: deleted_soon(p.log, p.config, now_ms) for p in topics.partitions()}
     for group in catalog.groups():
@@ -72,10 +72,10 @@ def deleted_soon(log: PartitionLog, config: TopicConfig, now_ms: int) -> int:
 
 def _of_group(
     group: str, offsets: Mapping[TopicPartition, int], before: Mapping[TopicPartition, int]
-) -> Iterator[Endangered]:
+) -> Iterator[GroupAtRisk]:
     for partition, offset in sorted(offsets.items()):
         if offset < before.get(partition, 0):
-            yield Endangered(group=group, partition=partition, offset=offset, before=before[partition])
+            yield GroupAtRisk(group=group, partition=partition, offset=offset, before=before[partition])
 
 
 def _less(limit: int) -> int:

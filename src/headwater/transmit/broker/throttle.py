@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 from headwater.transmit.broker.node import Node
-from headwater.transmit.quotas import Kind
+from headwater.transmit.quotas import QuotaKind
 from headwater.transmit.records.file_region import Part
 from headwater.transmit.wire.apis import FETCH, PRODUCE, SHARE_FETCH, is_flexible
 from headwater.transmit.wire.fetch import FetchRequest
@@ -25,7 +25,7 @@ ANONYMOUS = "ANONYMOUS"
 THROTTLE_MS_MAX = 2**31 - 1
 
 
-class Slowed(list[Part]):
+class ThrottledParts(list[Part]):
     """The parts of an answer after which its client is to be left unread for `rest_s`."""
 
     __slots__ = ("rest_s",)
@@ -35,7 +35,7 @@ class Slowed(list[Part]):
         self.rest_s = rest_s
 
 
-class Turn:
+class ThrottledRequest:
     """One request, from its arrival to its answer."""
 
     def __init__(self, node: Node, header: RequestHeader, size: int) -> None:
@@ -44,12 +44,12 @@ class Turn:
         self._size = size
         self._spent_s = 0.0
         self._since: float | None = None
-        self._is_timed = self._limit(Kind.REQUEST) is not None
+        self._is_timed = self._limit(QuotaKind.REQUEST) is not None
 
     def begin(self, request: Any) -> Any:
         """The request to handle: nobody fetches more at once than their quota's window holds."""
         self._since = self._now()
-        burst = self._limit(Kind.FETCH) if self._header.api_key in (FETCH, SHARE_FETCH) else None
+        burst = self._limit(QuotaKind.FETCH) if self._header.api_key in (FETCH, SHARE_FETCH) else None
         if burst is None:
             return request
         max_bytes, min_bytes = min(request.max_bytes, burst), min(request.min_bytes, burst)
@@ -68,20 +68,20 @@ class Turn:
     def end(self, parts: list[Part] | None) -> list[Part] | None:
         """Note what was used and put into the answer how long to rest."""
         header, now = self._header, self._now()
-        used: list[tuple[Kind, float]] = []
+        used: list[tuple[QuotaKind, float]] = []
         if header.api_key == PRODUCE:
-            used.append((Kind.PRODUCE, self._size))
+            used.append((QuotaKind.PRODUCE, self._size))
         elif header.api_key in (FETCH, SHARE_FETCH):
-            used.append((Kind.FETCH, sum(map(len, parts or []))))
+            used.append((QuotaKind.FETCH, sum(map(len, parts or []))))
         if self._is_timed:
-            used.append((Kind.REQUEST, self._spent_s if self._since is None else now - self._since))
+            used.append((QuotaKind.REQUEST, self._spent_s if self._since is None else now - self._since))
         rest_s = max(
             (self._node.quotas.use(kind, ANONYMOUS, header.client_id, amount, now) for kind, amount in used),
             default=0.0,
         )
         if rest_s <= 0:
             return parts
-        slowed = Slowed(parts or [], rest_s)
+        slowed = ThrottledParts(parts or [], rest_s)
         if parts and header.api_key in (PRODUCE, FETCH, SHARE_FETCH):
             write_throttle_time(
                 slowed,
@@ -112,7 +112,7 @@ class Turn:
             except BaseException as error:  # above all that the client has left
                 step = partial(work.throw, error)
 
-    def _limit(self, kind: Kind) -> int | None:
+    def _limit(self, kind: QuotaKind) -> int | None:
         return self._node.quotas.burst(kind, ANONYMOUS, self._header.client_id)
 
     def _now(self) -> float:

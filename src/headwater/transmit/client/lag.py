@@ -12,7 +12,7 @@ from headwater.transmit.wire.list_offsets import DELETED_SOON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class GroupPosition:
     """A group in a partition: what it reads next, where the partition ends, and what that means."""
 
     offset: int
@@ -22,7 +22,7 @@ class Position:
     """How many records it has not read and retention will delete soon; None if the broker cannot say."""
 
 
-def positions(client: Client, info: GroupInfo) -> dict[TopicPartition, Position]:
+def positions(client: Client, info: GroupInfo) -> dict[TopicPartition, GroupPosition]:
     """Every partition that a group has begun."""
     if info.kind == group_client.SHARE:
         shares = group_client.share_starts(client, info.id)
@@ -34,7 +34,7 @@ def positions(client: Client, info: GroupInfo) -> dict[TopicPartition, Position]
     ends = client.offsets(offsets, LATEST)
     before = _deleted_soon(client, offsets)
     return {
-        tp: Position(
+        tp: GroupPosition(
             offset=offset,
             end=ends[tp],
             lag_records=lags.get(tp, max(ends[tp] - offset, 0)),

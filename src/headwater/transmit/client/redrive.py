@@ -75,7 +75,7 @@ class Outcome:
         return self.redrive is None
 
 
-class Marks:
+class RedriveMarks:
     """What is known of redrives, read from the log and continued from there."""
 
     def __init__(self, client: Client) -> None:
@@ -170,7 +170,7 @@ def original_of(client: Client, letter: DeadLetter) -> Record | None:
 def redrive(
     client: Client,
     letters: Iterable[DeadLetter],
-    marks: Marks,
+    marks: RedriveMarks,
     clock: Clock,
     *,
     value: bytes | None = None,
@@ -189,7 +189,7 @@ def redrive(
 
 
 def _redrive(
-    client: Client, letters: Sequence[DeadLetter], marks: Marks, clock: Clock, value: bytes | None
+    client: Client, letters: Sequence[DeadLetter], marks: RedriveMarks, clock: Clock, value: bytes | None
 ) -> Iterator[Outcome]:
     now_ms = clock.now_ms()
     records: dict[str, Record] = {}
@@ -220,7 +220,9 @@ def _redrive(
     yield from (Outcome(letter=x, redrive=r, before=r.mark in landed) for x, r in finished)
 
 
-def _begin(client: Client, letters: Sequence[DeadLetter], marks: Marks, now_ms: int) -> list[tuple[Redrive, bool]]:
+def _begin(
+    client: Client, letters: Sequence[DeadLetter], marks: RedriveMarks, now_ms: int
+) -> list[tuple[Redrive, bool]]:
     """The redrive that counts for each letter, and whether it is ours; an unfinished one is taken over."""
     ends = client.offsets({letter.origin for letter in letters}, LATEST)
     ours: dict[str, Redrive] = {}

@@ -24,7 +24,7 @@ from kafka.protocol.producer import (
 from headwater.errors import ConflictError, HeadwaterError, InvalidError, RefusedError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.transmit.client.client import Client
-from headwater.transmit.records.from_arrow import Body, Identity, seal_batch
+from headwater.transmit.records.from_arrow import EncodedRecords, ProducerIdentity, seal_batch
 from headwater.transmit.wire.codes import Code
 
 TRANSACTION_TIMEOUT_MS = 300_000
@@ -46,7 +46,7 @@ _FENCED = (Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODU
 _OF_A_RECORD = (Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD)
 _UNFIT = (Code.CORRUPT_MESSAGE, Code.INVALID_TRANSACTION_TIMEOUT)
 
-Batches = Mapping[TopicPartition, Sequence[Body]]
+Batches = Mapping[TopicPartition, Sequence[EncodedRecords]]
 
 
 class TransactionalProducer:
@@ -87,7 +87,7 @@ class TransactionalProducer:
         self._client.topics([])  # so that the node's address is known
         return int(node)
 
-    def _take_over(self) -> Identity:
+    def _take_over(self) -> ProducerIdentity:
         def ask() -> tuple[Any, int]:
             request = InitProducerIdRequest(
                 transactional_id=self._id,
@@ -96,10 +96,10 @@ class TransactionalProducer:
                 producer_epoch=-1,
             )
             answer = self._client.call(request, node=self._node)
-            return Identity(answer.producer_id, answer.producer_epoch), answer.error_code
+            return ProducerIdentity(answer.producer_id, answer.producer_epoch), answer.error_code
 
         identity = _patiently(ask, f"begin to write as {self._id!r}")
-        assert isinstance(identity, Identity)
+        assert isinstance(identity, ProducerIdentity)
         return identity
 
     def _add(self, partitions: Sequence[TopicPartition]) -> None:
@@ -159,7 +159,7 @@ class TransactionalProducer:
                 topic_data=[shape(name=name, partition_data=parts) for name, parts in topics.items()],
             )
 
-    def _seal(self, tp: TopicPartition, body: Body, timestamp_ms: int) -> bytes:
+    def _seal(self, tp: TopicPartition, body: EncodedRecords, timestamp_ms: int) -> bytes:
         sequence = self._sequences.get(tp, 0)
         self._sequences[tp] = (sequence + body.count) % (1 << 31)
         return seal_batch(body, timestamp_ms=timestamp_ms, identity=self._identity, sequence=sequence)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from headwater.transmit.groups.classic_rounds import (
-    Group,
+    ClassicGroup,
+    ClassicMember,
     GroupError,
     GroupState,
     JoinReply,
     JoinRequest,
-    Member,
     SyncReply,
     common_protocols,
     new_member_id,
@@ -22,24 +22,24 @@ from headwater.transmit.groups.classic_rounds import (
 MEMBERS_MAX = 1000
 
 
-class Groups:
+class ClassicGroups:
     """All groups of the broker."""
 
     def __init__(self, initial_delay_s: float = 0.0) -> None:
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ClassicGroup] = {}
         self._initial_delay_s = initial_delay_s
 
-    def get(self, group_id: str) -> Group | None:
+    def get(self, group_id: str) -> ClassicGroup | None:
         return self._groups.get(group_id)
 
-    def all(self) -> Iterable[Group]:
+    def all(self) -> Iterable[ClassicGroup]:
         return self._groups.values()
 
     # -- requests ---------------------------------------------------------------------------------------------
 
     def join(self, group_id: str, request: JoinRequest, reply: Callable[[JoinReply], None], now: float) -> None:
         """Take a member in; it is answered when the round is complete."""
-        group = self._groups.setdefault(group_id, Group(id=group_id, initial_delay_s=self._initial_delay_s))
+        group = self._groups.setdefault(group_id, ClassicGroup(id=group_id, initial_delay_s=self._initial_delay_s))
         refusal = _check_join(group, request, now)
         if refusal is not None:
             reply(refusal)
@@ -154,7 +154,7 @@ class Groups:
                 group.end_round(now)
 
 
-def _check_join(group: Group, request: JoinRequest, now: float) -> JoinReply | None:
+def _check_join(group: ClassicGroup, request: JoinRequest, now: float) -> JoinReply | None:
     def refuse(error: GroupError, member_id: str = request.member_id) -> JoinReply:
         return JoinReply(error=error, member_id=member_id)
 
@@ -180,7 +180,7 @@ def _check_join(group: Group, request: JoinRequest, now: float) -> JoinReply | N
     return None
 
 
-def _check_static(group: Group, request: JoinRequest, refuse: Callable[..., JoinReply]) -> JoinReply | None:
+def _check_static(group: ClassicGroup, request: JoinRequest, refuse: Callable[..., JoinReply]) -> JoinReply | None:
     known = _static_member(group, replace(request, member_id=""))
     if not request.member_id:
         return None
@@ -189,7 +189,7 @@ def _check_static(group: Group, request: JoinRequest, refuse: Callable[..., Join
     return None if known.id == request.member_id else refuse(GroupError.FENCED_INSTANCE)
 
 
-def _static_member(group: Group, request: JoinRequest) -> Member | None:
+def _static_member(group: ClassicGroup, request: JoinRequest) -> ClassicMember | None:
     """The member that had this static name before, if it comes back without its id."""
     if request.instance_id is None or request.member_id:
         return None

@@ -80,7 +80,7 @@ class SyncReply:
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class ClassicMember:
     """A member, and the reply it is waiting for."""
 
     id: str
@@ -104,7 +104,7 @@ class Member:
 
 
 @dataclass(slots=True, kw_only=True)
-class Group:
+class ClassicGroup:
     """One group and its members, in the order in which they came."""
 
     id: str
@@ -113,7 +113,7 @@ class Group:
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, ClassicMember] = field(default_factory=dict)
     awaited_ids: dict[str, float] = field(default_factory=dict)
     """Ids given out to members that must come back with them, and until when."""
     deadline: float | None = None
@@ -128,12 +128,12 @@ class Group:
         member_id = request.member_id or new_member_id(request)
         self.awaited_ids.pop(member_id, None)
         self.protocol_type = request.protocol_type
-        self.members[member_id] = Member(id=member_id, request=request, last_seen=now, join_reply=reply)
+        self.members[member_id] = ClassicMember(id=member_id, request=request, last_seen=now, join_reply=reply)
         self.start_round(now)
 
     def rejoin(
         self,
-        member: Member,
+        member: ClassicMember,
         request: JoinRequest,
         reply: Callable[[JoinReply], None],
         now: float,
@@ -155,7 +155,7 @@ class Group:
 
     def replace_static(
         self,
-        old: Member,
+        old: ClassicMember,
         request: JoinRequest,
         reply: Callable[[JoinReply], None],
         now: float,
@@ -163,7 +163,7 @@ class Group:
         """Let a restarted static member take over its old place; a stable group need not stop for it."""
         _fence(old)
         unchanged = old.request.protocols == request.protocols
-        fresh = Member(id=new_member_id(request), request=request, last_seen=now, assignment=old.assignment)
+        fresh = ClassicMember(id=new_member_id(request), request=request, last_seen=now, assignment=old.assignment)
         self.members = {
             (fresh.id if m is old else m.id): (fresh if m is old else m) for m in self.members.values()
         }
@@ -219,7 +219,7 @@ class Group:
             _answer_join(member, self.join_reply(member))
 
     def await_sync(
-        self, member: Member, assignments: dict[str, bytes], reply: Callable[[SyncReply], None], now: float
+        self, member: ClassicMember, assignments: dict[str, bytes], reply: Callable[[SyncReply], None], now: float
     ) -> None:
         """Keep a member waiting for its assignment, until the leader comes with all of them."""
         # It may ask for the second time, on a new connection.
@@ -248,7 +248,7 @@ class Group:
             self.state, self.leader, self.protocol = GroupState.EMPTY, None, None
             self.deadline = self.first_round_ends = None
 
-    def join_reply(self, member: Member) -> JoinReply:
+    def join_reply(self, member: ClassicMember) -> JoinReply:
         """What a member is told when a round is complete."""
         is_leader = member.id == self.leader
         return JoinReply(
@@ -262,12 +262,12 @@ class Group:
             else (),
         )
 
-    def sync_reply(self, member: Member) -> SyncReply:
+    def sync_reply(self, member: ClassicMember) -> SyncReply:
         """What a member is told once it is assigned."""
         return SyncReply(protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment)
 
 
-def _vote(members: list[Member]) -> str:
+def _vote(members: list[ClassicMember]) -> str:
     """The protocol that all support and most prefer."""
     common = common_protocols([m.protocol_names for m in members[1:]], members[0].request)
     votes = [next(name for name in m.protocol_names if name in common) for m in members]
@@ -282,19 +282,19 @@ def new_member_id(request: JoinRequest) -> str:
     return f"{request.instance_id or request.client_id}-{uuid.uuid4()}"
 
 
-def _fence(member: Member, error: GroupError = GroupError.FENCED_INSTANCE) -> None:
+def _fence(member: ClassicMember, error: GroupError = GroupError.FENCED_INSTANCE) -> None:
     """Answer a member that is out, if it waits."""
     _answer_join(member, JoinReply(error=error, member_id=member.id))
     _answer_sync(member, SyncReply(error=error))
 
 
-def _answer_join(member: Member, answer: JoinReply) -> None:
+def _answer_join(member: ClassicMember, answer: JoinReply) -> None:
     reply, member.join_reply = member.join_reply, None
     if reply is not None:
         reply(answer)
 
 
-def _answer_sync(member: Member, answer: SyncReply) -> None:
+def _answer_sync(member: ClassicMember, answer: SyncReply) -> None:
     reply, member.sync_reply = member.sync_reply, None
     if reply is not None:
         reply(answer)

@@ -265,7 +265,7 @@ def _update(member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
     return before != (member.subscription, member.assignor)
 
 
-class Consumers:
+class ConsumerGroups:
     """All groups of the new protocol; `sizes` tells the partitions of every topic there is."""
 
     def __init__(self, sizes: Callable[[], Mapping[str, int]]) -> None:

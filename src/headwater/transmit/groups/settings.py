@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headwater.errors import InvalidError
-from headwater.transmit.configs import TABLES, Kind
+from headwater.transmit.configs import TABLES, ConfigResource
 from headwater.transmit.groups.share.share_partition import ShareLimits
 
 OFFSET_RESET = "share.auto.offset.reset"
@@ -24,7 +24,7 @@ CONSUMER_HEARTBEAT_MS = "consumer.heartbeat.interval.ms"
 DEADLETTER_TOPIC = "errors.deadletterqueue.topic.name"
 DEADLETTER_COPY = "errors.deadletterqueue.copy.record.enable"
 
-DEFAULTS = {name: config.default for name, config in TABLES[Kind.GROUP].items()}
+DEFAULTS = {name: config.default for name, config in TABLES[ConfigResource.GROUP].items()}
 
 _RANGES = {
     LOCK_MS: (100, 3_600_000),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from headwater.transmit.groups.share.share_partition import Reason, Span, State
+from headwater.transmit.groups.share.share_partition import Reason, RecordState, Span
 
 _SCHEMA = """
 create table if not exists group_kinds (group_id text primary key, kind text not null) without rowid;
@@ -108,7 +108,7 @@ class GroupStore:
                 partition=partition,
                 start=start,
                 spans=tuple(
-                    Span(first, last, State(state), count, reason=_REASONS[reason])
+                    Span(first, last, RecordState(state), count, reason=_REASONS[reason])
                     for first, last, state, count, reason in json.loads(spans)
                 ),
             )

@@ -22,7 +22,7 @@ _CLEANED_NAME = "cleaned-offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
+class CompactedFile:
     """A compacted file that waits to be swapped in, with its index."""
 
     path: Path
@@ -81,7 +81,7 @@ def write_cleaned(
     now_ms: int,
     delete_retention_ms: int,
     is_aborted: IsAborted = none_aborted,
-) -> Cleaned:
+) -> CompactedFile:
     """Compact some neighbouring segments into a file beside them; on the disk when this returns."""
     base_offset = next_offset = int(paths[0].stem)
     target = cleaned_path(paths[0].parent, base_offset)
@@ -100,7 +100,7 @@ def write_cleaned(
         file.flush()
         os.fsync(file.fileno())
     saved = SavedIndex(index=index, size=size, next_offset=next_offset, max_timestamp=newest)
-    return Cleaned(path=target, saved=saved, end_offset=end_offset)
+    return CompactedFile(path=target, saved=saved, end_offset=end_offset)
 
 
 def _read_batches(path: Path) -> Iterator[bytes]:

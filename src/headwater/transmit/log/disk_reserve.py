@@ -12,7 +12,7 @@ RESERVED_BYTES = 8 << 20
 _LOOK_EVERY_BYTES = 1 << 20
 
 
-class Room:
+class DiskReserve:
     """How much the disk of a directory may still be given of records, looked at now and then."""
 
     def __init__(self, directory: Path, reserved_bytes: int = RESERVED_BYTES) -> None:

@@ -10,7 +10,7 @@ from headwater.transmit.records.batch import BatchHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class SegmentReport:
     """What was found in one segment; a torn tail is what the next start cuts off."""
 
     path: Path
@@ -20,7 +20,7 @@ class Verified:
     torn_bytes: int = 0
 
 
-def verify_logs(directory: Path) -> Iterator[Verified]:
+def verify_logs(directory: Path) -> Iterator[SegmentReport]:
     """Check the segments of every partition below the broker's log directory, in order."""
     for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
         segments = sorted(folder.glob("*.log"))
@@ -28,7 +28,7 @@ def verify_logs(directory: Path) -> Iterator[Verified]:
             yield verify_segment(path, is_open=path == segments[-1])
 
 
-def verify_segment(path: Path, *, is_open: bool) -> Verified:
+def verify_segment(path: Path, *, is_open: bool) -> SegmentReport:
     """Check one segment; only an open one may end in the middle of a batch."""
     batches = 0
     next_offset = int(path.stem)
@@ -43,10 +43,10 @@ def verify_segment(path: Path, *, is_open: bool) -> Verified:
         size = os.fstat(fd).st_size
         at, reason = scan(fd, at=0, end=size, next_offset=next_offset, note=note, gaps=not is_open)
         if reason is None:
-            return Verified(path=path, size=size, batches=batches)
+            return SegmentReport(path=path, size=size, batches=batches)
         if is_open and find_batch(fd, at=at, end=size, next_offset=next_offset) is None:
-            return Verified(path=path, size=size, batches=batches, torn_bytes=size - at)
+            return SegmentReport(path=path, size=size, batches=batches, torn_bytes=size - at)
         damage = Damage(path=path, position=at, next_offset=next_offset, reason=reason)
-        return Verified(path=path, size=size, batches=batches, damage=damage)
+        return SegmentReport(path=path, size=size, batches=batches, damage=damage)
     finally:
         os.close(fd)

@@ -4,8 +4,8 @@ A pipeline's dead letter is the record itself plus these headers:
 
     headwater.topic, headwater.partition, headwater.offset    position of the original record
     headwater.reason                                          reason, as text
-    headwater.query                                           the query that failed on it; absent if the record does
-                                                              not match the topic's schema
+    headwater.query                                           the query that failed on it; absent if the record
+                                                              does not match the topic's schema
 
 A share group's dead letter has the headers of KIP-1191 (`__dlq.errors.*`). It contains the record's key, value and
 headers only if the group is configured to copy them.

@@ -34,7 +34,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class EncodedRecords:
     """The records of a batch before it has its header."""
 
     records: memoryview
@@ -42,7 +42,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProducerIdentity:
     """A producer that the log knows, and so can tell its batches from repetitions."""
 
     producer_id: int
@@ -51,7 +51,7 @@ class Identity:
 
 def encode_columns(
     keys: pa.Array | None, values: pa.Array, headers: pa.Array | None = None, *, size: int = BATCH_BYTES
-) -> Iterator[Body]:
+) -> Iterator[EncodedRecords]:
     """Records of binary keys and values, in batches of about a size; only one record can make a larger one.
 
     `headers` has each record's, made by `encode_headers`.
@@ -81,7 +81,7 @@ def encode_columns(
     bounds = np.frombuffer(records.buffers()[1], np.int64)[records.offset :]
     data = memoryview(records.buffers()[2])
     for start, end in zip(starts, [*starts[1:], count], strict=True):
-        yield Body(data[bounds[start] : bounds[end]], int(end - start))
+        yield EncodedRecords(data[bounds[start] : bounds[end]], int(end - start))
 
 
 def encode_headers(headers: list[tuple[str, bytes]]) -> bytes:
@@ -93,7 +93,7 @@ def encode_headers(headers: list[tuple[str, bytes]]) -> bytes:
     return b"".join(out)
 
 
-def seal_batch(body: Body, *, timestamp_ms: int, identity: Identity, sequence: int) -> bytes:
+def seal_batch(body: EncodedRecords, *, timestamp_ms: int, identity: ProducerIdentity, sequence: int) -> bytes:
     """A record batch of a transaction; `sequence` is the place of its first record among the producer's."""
     header = seal_header(
         body.records,

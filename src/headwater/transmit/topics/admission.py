@@ -11,7 +11,7 @@ class TooLarge(InvalidError):
     """A record batch above the topic's max.message.bytes."""
 
 
-class UnfitRecords(InvalidError):
+class RejectedRecords(InvalidError):
     """Records of a batch that do not fit the topic, so that none of it is taken; `places` says which they are."""
 
     def __init__(self, message: str, places: tuple[int, ...], reason: str) -> None:
@@ -78,5 +78,5 @@ def _check_keys(name: TopicPartition, records: memoryview, headers: list[BatchHe
         )
         if keyless:
             reason = "it has no key, and the topic is compacted by key"
-            raise UnfitRecords(f"cannot append to {name}: record {keyless[0]}: {reason}", keyless, reason)
+            raise RejectedRecords(f"cannot append to {name}: record {keyless[0]}: {reason}", keyless, reason)
         at += header.size

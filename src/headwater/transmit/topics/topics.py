@@ -17,8 +17,8 @@ from pathlib import Path
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.transmit import configs
-from headwater.transmit.configs import ConfigValue, Kind, TopicConfig
-from headwater.transmit.log.disk_reserve import Room
+from headwater.transmit.configs import ConfigResource, ConfigValue, TopicConfig
+from headwater.transmit.log.disk_reserve import DiskReserve
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.log.pool import FilePool
 from headwater.transmit.log.producer_snapshot import load_snapshots, save_snapshot
@@ -48,7 +48,7 @@ class RefusedBatch(InvalidError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class AppendResult:
     """Where records went: from `base_offset` up to before `next_offset`."""
 
     base_offset: int
@@ -77,7 +77,7 @@ class Partition:
         """What readers may see that want only committed records: below it no transaction is undecided."""
         return self.producers.last_stable_offset(self.log.high_watermark)
 
-    def append(self, records: memoryview, *, now_ms: int = NO_TIME, transactional: bool = False) -> Appended:
+    def append(self, records: memoryview, *, now_ms: int = NO_TIME, transactional: bool = False) -> AppendResult:
         """Check record batches and write them; a batch that was written before is not written again."""
         self._check_disk()
         headers = check_batches(records)
@@ -95,7 +95,7 @@ class Partition:
                     known,
                 )
             if known is not None:
-                return Appended(base_offset=known, next_offset=known + header.last_offset_delta + 1)
+                return AppendResult(base_offset=known, next_offset=known + header.last_offset_delta + 1)
         headers = admit(self.name, records, headers, self.config, now_ms)
         if self.config.compression is not None:
             records, headers = stored_as(self.name, records, headers, self.config)
@@ -105,9 +105,9 @@ class Partition:
             self.producers.note(header, offset, now_ms)
             offset += header.last_offset_delta + 1
         stamped = now_ms if self.config.log_append_time else NO_TIME
-        return Appended(base_offset=base_offset, next_offset=offset, log_append_time_ms=stamped)
+        return AppendResult(base_offset=base_offset, next_offset=offset, log_append_time_ms=stamped)
 
-    def append_marker(self, marker: Marker, *, now_ms: int) -> Appended:
+    def append_marker(self, marker: Marker, *, now_ms: int) -> AppendResult:
         """Write the end of a producer's transaction."""
         self._check_disk()
         if self.producers.is_stale(marker):
@@ -119,7 +119,7 @@ class Partition:
         batch = encode_marker(marker, timestamp_ms=now_ms)
         offset = self._write(batch, check_batches(batch))
         self.producers.note_marker(marker, offset, now_ms)
-        return Appended(base_offset=offset, next_offset=offset + 1)
+        return AppendResult(base_offset=offset, next_offset=offset + 1)
 
     def save_producers(self, offset: int) -> None:
         """Keep what is known of producers, so that the next start need not read what is before the offset."""
@@ -230,7 +230,7 @@ class Topics:
             **(static_configs or {}),
         }
         self._pool = FilePool()
-        self._room = Room(directory)
+        self._room = DiskReserve(directory)
         self.commit = GroupCommit(self._on_synced)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
@@ -263,7 +263,9 @@ class Topics:
     def broker_configs(self) -> dict[str, ConfigValue]:
         """Every config of the broker as it stands."""
         changed: dict[str, str] = {}
-        for values in self._catalog.configs(Kind.BROKER).values():  # the default for all, then this node's
+        for values in self._catalog.configs(
+            ConfigResource.BROKER
+        ).values():  # the default for all, then this node's
             changed.update(values)
         return configs.broker_values(self._static_configs, changed)
 
@@ -291,7 +293,7 @@ class Topics:
         if name in self._catalog.topics:
             raise ConflictError(f"cannot create topic {name!r}: it exists")
         _check_partitions(name, partitions)
-        configs.check_configs(Kind.TOPIC, values)
+        configs.check_configs(ConfigResource.TOPIC, values)
         entry = self._catalog.create_topic(name, partitions, values)
         try:
             self._open(entry)
@@ -330,12 +332,12 @@ class Topics:
 
     def append(
         self, partition: Partition, records: memoryview, *, now_ms: int = NO_TIME, transactional: bool = False
-    ) -> Appended:
+    ) -> AppendResult:
         """Append, and see to it that the high watermark follows."""
         self._room.take(len(records))
         return self._follow(partition, partition.append(records, now_ms=now_ms, transactional=transactional))
 
-    def append_marker(self, partition: Partition, marker: Marker, *, now_ms: int) -> Appended:
+    def append_marker(self, partition: Partition, marker: Marker, *, now_ms: int) -> AppendResult:
         """End a producer's transaction in a partition."""
         return self._follow(partition, partition.append_marker(marker, now_ms=now_ms))
 
@@ -371,7 +373,7 @@ class Topics:
                 log = PartitionLog(self._directory / folder, settings, self._pool)
                 self._partitions[name] = self._by_log[log] = Partition(name, log, config)
 
-    def _follow(self, partition: Partition, appended: Appended) -> Appended:
+    def _follow(self, partition: Partition, appended: AppendResult) -> AppendResult:
         if partition.config.durability == Durability.FSYNC:
             self.commit.request(partition.log)
         else:

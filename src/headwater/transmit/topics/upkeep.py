@@ -18,7 +18,7 @@ from headwater.clock import Clock
 from headwater.errors import CorruptError
 from headwater.transmit.log.archive import copy_to_archive, link_to_archive
 from headwater.transmit.log.cleaner import (
-    Cleaned,
+    CompactedFile,
     group_segments,
     load_cleaned,
     map_offsets,
@@ -232,7 +232,7 @@ def _in_any(aborted: Sequence[Aborted]) -> IsAborted:
     return is_aborted
 
 
-def _put_in_place(cleaned: Cleaned) -> Path:
+def _put_in_place(cleaned: CompactedFile) -> Path:
     path = swap_in(cleaned.path, cleaned.end_offset)
     save_index(path, cleaned.saved)
     return path

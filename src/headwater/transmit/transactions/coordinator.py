@@ -17,8 +17,14 @@ from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import CommittedOffset
 from headwater.transmit.topics.topics import RefusedBatch, Topics
 from headwater.transmit.transactions import transaction as transactions
-from headwater.transmit.transactions.store import Ledger
-from headwater.transmit.transactions.transaction import Claim, Outcome, State, Transaction, TransactionError
+from headwater.transmit.transactions.store import TransactionStore
+from headwater.transmit.transactions.transaction import (
+    Outcome,
+    ProducerClaim,
+    Transaction,
+    TransactionError,
+    TransactionState,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +43,7 @@ class Coordinator:
     """All transactional ids of the broker."""
 
     def __init__(
-        self, ledger: Ledger, topics: Topics, settings: TransactionSettings, now_ms: Callable[[], int]
+        self, ledger: TransactionStore, topics: Topics, settings: TransactionSettings, now_ms: Callable[[], int]
     ) -> None:
         self.settings = settings
         self._ledger = ledger
@@ -55,7 +61,7 @@ class Coordinator:
     # -- requests ---------------------------------------------------------------------------------------------
 
     def begin_producer(
-        self, transaction_id: str, claim: Claim, timeout_ms: int, new_producer_id: Callable[[], int]
+        self, transaction_id: str, claim: ProducerClaim, timeout_ms: int, new_producer_id: Callable[[], int]
     ) -> Outcome:
         """Give the id to a producer; while an older one's transaction is being aborted, CONCURRENT."""
         known = self._known.get(transaction_id)
@@ -68,21 +74,25 @@ class Coordinator:
             return TransactionError.CONCURRENT
         return outcome
 
-    def add_partitions(self, transaction_id: str, claim: Claim, partitions: Iterable[TopicPartition]) -> Outcome:
+    def add_partitions(
+        self, transaction_id: str, claim: ProducerClaim, partitions: Iterable[TopicPartition]
+    ) -> Outcome:
         """Take partitions into the transaction."""
         known = self._known.get(transaction_id)
         return self._keep(transactions.add(known, claim, self._now_ms(), partitions=partitions))
 
-    def add_group(self, transaction_id: str, claim: Claim, group: str) -> Outcome:
+    def add_group(self, transaction_id: str, claim: ProducerClaim, group: str) -> Outcome:
         """Take a group's offsets into the transaction."""
         known = self._known.get(transaction_id)
         return self._keep(transactions.add(known, claim, self._now_ms(), groups=[group]))
 
-    def check_write(self, transaction_id: str, claim: Claim, partition: TopicPartition) -> TransactionError | None:
+    def check_write(
+        self, transaction_id: str, claim: ProducerClaim, partition: TopicPartition
+    ) -> TransactionError | None:
         """Whether a producer may write to a partition within its transaction."""
         return transactions.check_write(self._known.get(transaction_id), claim, partition)
 
-    def check_offsets(self, transaction_id: str, claim: Claim, group: str) -> TransactionError | None:
+    def check_offsets(self, transaction_id: str, claim: ProducerClaim, group: str) -> TransactionError | None:
         """Whether a producer may commit a group's offsets within its transaction."""
         return transactions.check_offsets(self._known.get(transaction_id), claim, group)
 
@@ -94,10 +104,12 @@ class Coordinator:
 
     def pending_offsets(self, group: str) -> set[TopicPartition]:
         """Partitions whose committed offset may still change by a transaction that is not decided."""
-        has_any = any(group in known.groups for known in self._known.values() if known.state is State.ONGOING)
+        has_any = any(
+            group in known.groups for known in self._known.values() if known.state is TransactionState.ONGOING
+        )
         return self._ledger.pending(group) if has_any else set()
 
-    async def end(self, transaction_id: str, claim: Claim, *, commit: bool) -> TransactionError | None:
+    async def end(self, transaction_id: str, claim: ProducerClaim, *, commit: bool) -> TransactionError | None:
         """Decide a transaction and carry the decision out: readers see it when this returns."""
         known = self._known.get(transaction_id)
         outcome = self._keep(transactions.end(known, claim, self._now_ms(), commit=commit))

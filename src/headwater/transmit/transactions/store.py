@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headwater.record import TopicPartition
 from headwater.transmit.topics.catalog import CommittedOffset, connect, writing
-from headwater.transmit.transactions.transaction import State, Transaction
+from headwater.transmit.transactions.transaction import Transaction, TransactionState
 
 _SCHEMA = """
 create table if not exists transactions (
@@ -24,7 +24,7 @@ create table if not exists pending_offsets (
 """
 
 
-class Ledger:
+class TransactionStore:
     """Every transactional id, in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
@@ -45,7 +45,7 @@ class Ledger:
                 epoch=epoch,
                 last_epoch=last_epoch,
                 timeout_ms=timeout_ms,
-                state=State(state),
+                state=TransactionState(state),
                 partitions=frozenset(TopicPartition(*tp) for tp in json.loads(partitions)),
                 groups=frozenset(json.loads(groups)),
                 started_ms=started_ms,
@@ -57,7 +57,9 @@ class Ledger:
 
     def save(self, transaction: Transaction) -> None:
         """Keep a transaction's state. A decision settles its offsets too: all of it happens, or nothing."""
-        quickly = not (transaction.is_decided or transaction.state in (State.EMPTY, State.ONGOING))
+        quickly = not (
+            transaction.is_decided or transaction.state in (TransactionState.EMPTY, TransactionState.ONGOING)
+        )
         with writing(self._quick if quickly else self._durable) as db:
             db.execute(
                 "insert or replace into transactions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -74,7 +76,7 @@ class Ledger:
                     transaction.updated_ms,
                 ),
             )
-            if transaction.state is State.PREPARE_COMMIT:
+            if transaction.state is TransactionState.PREPARE_COMMIT:
                 db.execute(
                     "insert or replace into offsets (group_id, topic, partition, offset, leader_epoch, metadata, "
                     "committed_ms) select group_id, topic, partition, offset, leader_epoch, metadata, ? "

@@ -20,7 +20,7 @@ EPOCH_MAX = 2**15 - 2
 NO_PRODUCER, NO_EPOCH = -1, -1
 
 
-class State(StrEnum):
+class TransactionState(StrEnum):
     """Where a transaction is; Kafka's names."""
 
     EMPTY = "Empty"
@@ -50,7 +50,7 @@ class Transaction:
     last_epoch: int = NO_EPOCH
     """The epoch before, by which a repeated InitProducerId is recognised."""
     timeout_ms: int
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     groups: frozenset[str] = frozenset()
     """Consumer groups whose offsets are committed with it."""
@@ -60,15 +60,15 @@ class Transaction:
     @property
     def is_decided(self) -> bool:
         """Whether its end is settled but not yet carried out."""
-        return self.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+        return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_commit(self) -> bool:
-        return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+        return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ProducerClaim:
     """The identity that a client says it has."""
 
     producer_id: int = NO_PRODUCER
@@ -81,7 +81,7 @@ Outcome = Transaction | TransactionError
 def begin_producer(
     known: Transaction | None,
     transactional_id: str,
-    claim: Claim,
+    claim: ProducerClaim,
     timeout_ms: int,
     now_ms: int,
     new_producer_id: Callable[[], int],
@@ -100,40 +100,47 @@ def begin_producer(
     if claim.producer_id != NO_PRODUCER:
         if claim.producer_id != known.producer_id:
             return TransactionError.FENCED
-        if known.state is not State.ONGOING and claim.epoch == known.last_epoch:
+        if known.state is not TransactionState.ONGOING and claim.epoch == known.last_epoch:
             return known  # the same request again: its answer was lost
         if claim.epoch != known.epoch:
             return TransactionError.FENCED
-    if known.state is State.ONGOING:
+    if known.state is TransactionState.ONGOING:
         return _fence(known, now_ms)
     fresh = replace(
-        known, state=State.EMPTY, timeout_ms=timeout_ms, updated_ms=now_ms, last_epoch=known.epoch, started_ms=-1
+        known,
+        state=TransactionState.EMPTY,
+        timeout_ms=timeout_ms,
+        updated_ms=now_ms,
+        last_epoch=known.epoch,
+        started_ms=-1,
     )
     if known.epoch >= EPOCH_MAX:
         return replace(fresh, producer_id=new_producer_id(), epoch=0, last_epoch=NO_EPOCH)
     return replace(fresh, epoch=known.epoch + 1)
 
 
-def check_claim(known: Transaction | None, claim: Claim) -> TransactionError | None:
+def check_claim(known: Transaction | None, claim: ProducerClaim) -> TransactionError | None:
     """Whether a client is the producer that its transactional id has now."""
     if known is None or claim.producer_id != known.producer_id:
         return TransactionError.UNKNOWN_PRODUCER
     return None if claim.epoch == known.epoch else TransactionError.FENCED
 
 
-def check_write(known: Transaction | None, claim: Claim, partition: TopicPartition) -> TransactionError | None:
+def check_write(
+    known: Transaction | None, claim: ProducerClaim, partition: TopicPartition
+) -> TransactionError | None:
     """Whether a producer may write to a partition within its transaction."""
     error = check_claim(known, claim)
     if error is not None or known is None:
         return error
-    if known.state is not State.ONGOING or partition not in known.partitions:
+    if known.state is not TransactionState.ONGOING or partition not in known.partitions:
         return TransactionError.INVALID_STATE
     return None
 
 
 def add(
     known: Transaction | None,
-    claim: Claim,
+    claim: ProducerClaim,
     now_ms: int,
     *,
     partitions: Iterable[TopicPartition] = (),
@@ -145,12 +152,12 @@ def add(
         return error or TransactionError.UNKNOWN_PRODUCER
     if known.is_decided:
         return TransactionError.CONCURRENT
-    if known.state is State.ONGOING:
+    if known.state is TransactionState.ONGOING:
         grown = replace(known, partitions=known.partitions | {*partitions}, groups=known.groups | {*groups})
         return known if grown == known else replace(grown, updated_ms=now_ms)
     return replace(
         known,
-        state=State.ONGOING,
+        state=TransactionState.ONGOING,
         partitions=frozenset(partitions),
         groups=frozenset(groups),
         started_ms=now_ms,
@@ -158,26 +165,30 @@ def add(
     )
 
 
-def check_offsets(known: Transaction | None, claim: Claim, group: str) -> TransactionError | None:
+def check_offsets(known: Transaction | None, claim: ProducerClaim, group: str) -> TransactionError | None:
     """Whether a producer may commit a group's offsets within its transaction."""
     error = check_claim(known, claim)
     if error is not None or known is None:
         return error
     if known.is_decided:
         return TransactionError.CONCURRENT
-    if known.state is not State.ONGOING or group not in known.groups:
+    if known.state is not TransactionState.ONGOING or group not in known.groups:
         return TransactionError.INVALID_STATE
     return None
 
 
-def end(known: Transaction | None, claim: Claim, now_ms: int, *, commit: bool) -> Outcome:
+def end(known: Transaction | None, claim: ProducerClaim, now_ms: int, *, commit: bool) -> Outcome:
     """Decide a transaction; deciding it again the same way changes nothing."""
     error = check_claim(known, claim)
     if error is not None or known is None:
         return error or TransactionError.UNKNOWN_PRODUCER
-    if known.state is State.ONGOING:
-        return replace(known, state=State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, updated_ms=now_ms)
-    if known.state is State.EMPTY or known.is_commit != commit:
+    if known.state is TransactionState.ONGOING:
+        return replace(
+            known,
+            state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+            updated_ms=now_ms,
+        )
+    if known.state is TransactionState.EMPTY or known.is_commit != commit:
         return TransactionError.INVALID_STATE
     return TransactionError.CONCURRENT if known.is_decided else known
 
@@ -185,22 +196,22 @@ def end(known: Transaction | None, claim: Claim, now_ms: int, *, commit: bool) -
 def complete(known: Transaction, now_ms: int) -> Transaction:
     """A decided transaction whose markers are all written."""
     assert known.is_decided, f"{known.id} is {known.state}"
-    state = State.COMPLETE_COMMIT if known.is_commit else State.COMPLETE_ABORT
+    state = TransactionState.COMPLETE_COMMIT if known.is_commit else TransactionState.COMPLETE_ABORT
     return replace(known, state=state, partitions=frozenset(), groups=frozenset(), updated_ms=now_ms)
 
 
 def time_out(known: Transaction, now_ms: int) -> Transaction | None:
     """Decide to abort a transaction that has been open for too long, and fence its producer."""
-    if known.state is not State.ONGOING or now_ms - known.started_ms < known.timeout_ms:
+    if known.state is not TransactionState.ONGOING or now_ms - known.started_ms < known.timeout_ms:
         return None
     return _fence(known, now_ms)
 
 
 def is_expired(known: Transaction, now_ms: int, after_ms: int) -> bool:
     """Whether a transactional id has not been used for so long that it can be forgotten."""
-    idle = known.state is not State.ONGOING and not known.is_decided
+    idle = known.state is not TransactionState.ONGOING and not known.is_decided
     return idle and now_ms - known.updated_ms >= after_ms
 
 
 def _fence(known: Transaction, now_ms: int) -> Transaction:
-    return replace(known, state=State.PREPARE_ABORT, epoch=known.epoch + 1, updated_ms=now_ms)
+    return replace(known, state=TransactionState.PREPARE_ABORT, epoch=known.epoch + 1, updated_ms=now_ms)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headwater.transmit.broker.node import Node
 
 
-class Asker(NamedTuple):
+class RequestContext(NamedTuple):
     """Who sent a request, in which version."""
 
     client_id: str
@@ -18,4 +18,4 @@ class Asker(NamedTuple):
     """Which of its connections; to be compared only."""
 
 
-Handler = Callable[[Node, Any, Asker], Any | Awaitable[Any]]
+Handler = Callable[[Node, Any, RequestContext], Any | Awaitable[Any]]

@@ -22,7 +22,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import OffsetDeleteResponse
 
 from headwater.record import TopicPartition
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.handlers.permissions import ON_TOPIC, bits
 from headwater.transmit.broker.node import NODE_ID, Node
 from headwater.transmit.log.partition import LEADER_EPOCH
@@ -36,7 +36,7 @@ _TO_THE_END = -1  # instead of an offset: everything that readers can see
 # -- records and where they are -------------------------------------------------------------------------------
 
 
-def delete_records(node: Node, request: Any, asker: Asker) -> Any:
+def delete_records(node: Node, request: Any, context: RequestContext) -> Any:
     """Let logs start later."""
     shape = DeleteRecordsResponse.DeleteRecordsTopicResult
     topics = []
@@ -71,7 +71,7 @@ def _delete_before(node: Node, topic: str, asked: Any) -> tuple[Code, int]:
     return Code.NONE, log.start_offset
 
 
-def describe_log_dirs(node: Node, request: Any, asker: Asker) -> Any:
+def describe_log_dirs(node: Node, request: Any, context: RequestContext) -> Any:
     shape = DescribeLogDirsResponse.DescribeLogDirsResult
     directory = node.settings.data / "log"
     wanted = None if request.topics is None else {(t.topic, n) for t in request.topics for n in t.partitions}
@@ -104,7 +104,7 @@ def describe_log_dirs(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def describe_topic_partitions(node: Node, request: Any, asker: Asker) -> Any:
+def describe_topic_partitions(node: Node, request: Any, context: RequestContext) -> Any:
     """Topics in the order of their names, a page at a time."""
     shape = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
     names = sorted({topic.name for topic in request.topics} or {entry.name for entry in node.topics.entries()})
@@ -155,7 +155,7 @@ def _partition(shape: Any, number: int) -> Any:
 # -- replicas: there is one -----------------------------------------------------------------------------------
 
 
-def elect_leaders(node: Node, request: Any, asker: Asker) -> Any:
+def elect_leaders(node: Node, request: Any, context: RequestContext) -> Any:
     """The only replica leads already."""
     shape = ElectLeadersResponse.ReplicaElectionResult
     if request.topic_partitions is None:
@@ -182,11 +182,11 @@ def _election(node: Node, shape: Any, topic: str, number: int) -> Any:
     )
 
 
-def list_partition_reassignments(node: Node, request: Any, asker: Asker) -> Any:
+def list_partition_reassignments(node: Node, request: Any, context: RequestContext) -> Any:
     return ListPartitionReassignmentsResponse(error_code=Code.NONE, error_message=None, topics=[])
 
 
-def alter_partition_reassignments(node: Node, request: Any, asker: Asker) -> Any:
+def alter_partition_reassignments(node: Node, request: Any, context: RequestContext) -> Any:
     """Staying on this node is granted, leaving it is not; there is nothing to cancel."""
     shape = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
     return AlterPartitionReassignmentsResponse(
@@ -215,7 +215,7 @@ def _reassignment(node: Node, shape: Any, topic: str, asked: Any) -> Any:
     )
 
 
-def alter_replica_log_dirs(node: Node, request: Any, asker: Asker) -> Any:
+def alter_replica_log_dirs(node: Node, request: Any, context: RequestContext) -> Any:
     """Staying in the only directory is granted; there is no other to move to."""
     shape = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
     results = []
@@ -241,7 +241,7 @@ def _move(node: Node, topic: str, number: int, *, here: bool) -> Code:
 # -- groups ---------------------------------------------------------------------------------------------------
 
 
-def offset_delete(node: Node, request: Any, asker: Asker) -> Any:
+def offset_delete(node: Node, request: Any, context: RequestContext) -> Any:
     """Forget committed offsets of partitions that no member of the group is reading."""
     shape = OffsetDeleteResponse.OffsetDeleteResponseTopic
     group = node.groups.get(request.group_id)
@@ -275,11 +275,11 @@ def offset_delete(node: Node, request: Any, asker: Asker) -> Any:
 _NO_SECURITY = "no authorizer is configured: every client may do everything"
 
 
-def describe_acls(node: Node, request: Any, asker: Asker) -> Any:
+def describe_acls(node: Node, request: Any, context: RequestContext) -> Any:
     return DescribeAclsResponse(error_code=Code.SECURITY_DISABLED, error_message=_NO_SECURITY, resources=[])
 
 
-def create_acls(node: Node, request: Any, asker: Asker) -> Any:
+def create_acls(node: Node, request: Any, context: RequestContext) -> Any:
     return CreateAclsResponse(
         results=[
             CreateAclsResponse.AclCreationResult(error_code=Code.SECURITY_DISABLED, error_message=_NO_SECURITY)
@@ -288,7 +288,7 @@ def create_acls(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def delete_acls(node: Node, request: Any, asker: Asker) -> Any:
+def delete_acls(node: Node, request: Any, context: RequestContext) -> Any:
     return DeleteAclsResponse(
         filter_results=[
             DeleteAclsResponse.DeleteAclsFilterResult(
@@ -299,7 +299,7 @@ def delete_acls(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def describe_user_scram_credentials(node: Node, request: Any, asker: Asker) -> Any:
+def describe_user_scram_credentials(node: Node, request: Any, context: RequestContext) -> Any:
     """Nobody has a password."""
     shape = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
     return DescribeUserScramCredentialsResponse(

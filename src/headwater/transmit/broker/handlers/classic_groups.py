@@ -14,7 +14,7 @@ from kafka.protocol.consumer import (
 )
 
 from headwater.record import TopicPartition
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.handlers.consumer_groups import CODES as CONSUMER_CODES
 from headwater.transmit.broker.node import Node
 from headwater.transmit.groups.classic_rounds import GroupError, JoinReply, JoinRequest, SyncReply
@@ -49,31 +49,31 @@ CODES = {
 # -- membership -----------------------------------------------------------------------------------------------
 
 
-async def join_group(node: Node, request: Any, asker: Asker) -> Any:
+async def join_group(node: Node, request: Any, context: RequestContext) -> Any:
     """Answer when the round the member joined is complete."""
     if not request.group_id:
-        return _joined(JoinReply(member_id=request.member_id), asker, Code.INVALID_GROUP_ID)
+        return _joined(JoinReply(member_id=request.member_id), context, Code.INVALID_GROUP_ID)
     if request.session_timeout_ms <= 0:
-        return _joined(JoinReply(member_id=request.member_id), asker, Code.INVALID_SESSION_TIMEOUT)
+        return _joined(JoinReply(member_id=request.member_id), context, Code.INVALID_SESSION_TIMEOUT)
     if not may_be_classic(node, request.group_id):
-        return _joined(JoinReply(member_id=request.member_id), asker, Code.INCONSISTENT_GROUP_PROTOCOL)
+        return _joined(JoinReply(member_id=request.member_id), context, Code.INCONSISTENT_GROUP_PROTOCOL)
     # Before version 1 a member had one timeout for both.
-    rebalance_ms = request.rebalance_timeout_ms if asker.version >= 1 else request.session_timeout_ms
+    rebalance_ms = request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms
     member = JoinRequest(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
-        client_id=asker.client_id,
-        client_host=asker.host,
+        client_id=context.client_id,
+        client_host=context.host,
         session_timeout_s=request.session_timeout_ms / 1000,
         rebalance_timeout_s=max(rebalance_ms, 0) / 1000,
         protocol_type=request.protocol_type,
         protocols=tuple((p.name, bytes(p.metadata)) for p in request.protocols),
-        knows_member_id_required=asker.version >= _MEMBER_ID_REQUIRED_FROM,
+        knows_member_id_required=context.version >= _MEMBER_ID_REQUIRED_FROM,
     )
     answer: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
     node.groups.join(request.group_id, member, _to(answer), node.clock.monotonic())
     reply = await answer
-    return _joined(reply, asker, CODES[reply.error])
+    return _joined(reply, context, CODES[reply.error])
 
 
 def _to(answer: asyncio.Future[Reply]) -> Callable[[Reply], None]:
@@ -86,13 +86,13 @@ def _to(answer: asyncio.Future[Reply]) -> Callable[[Reply], None]:
     return set_result
 
 
-def _joined(reply: JoinReply, asker: Asker, code: Code) -> Any:
+def _joined(reply: JoinReply, context: RequestContext, code: Code) -> Any:
     return JoinGroupResponse(
         error_code=code,
         generation_id=reply.generation,
         protocol_type=reply.protocol_type,
         # Up to version 6 the name may not be null.
-        protocol_name=reply.protocol if reply.protocol is not None or asker.version > 6 else "",
+        protocol_name=reply.protocol if reply.protocol is not None or context.version > 6 else "",
         leader=reply.leader,
         skip_assignment=False,
         member_id=reply.member_id,
@@ -105,7 +105,7 @@ def _joined(reply: JoinReply, asker: Asker, code: Code) -> Any:
     )
 
 
-async def sync_group(node: Node, request: Any, asker: Asker) -> Any:
+async def sync_group(node: Node, request: Any, context: RequestContext) -> Any:
     """Answer when the leader has said who reads what."""
     answer: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
     node.groups.sync(
@@ -126,7 +126,7 @@ async def sync_group(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def heartbeat(node: Node, request: Any, asker: Asker) -> Any:
+def heartbeat(node: Node, request: Any, context: RequestContext) -> Any:
     error = node.groups.heartbeat(
         request.group_id,
         request.member_id,
@@ -137,10 +137,10 @@ def heartbeat(node: Node, request: Any, asker: Asker) -> Any:
     return HeartbeatResponse(error_code=CODES[error])
 
 
-def leave_group(node: Node, request: Any, asker: Asker) -> Any:
+def leave_group(node: Node, request: Any, context: RequestContext) -> Any:
     """Take out one member (old versions) or several."""
     now = node.clock.monotonic()
-    if asker.version < _MANY_MEMBERS_FROM:
+    if context.version < _MANY_MEMBERS_FROM:
         return LeaveGroupResponse(
             error_code=CODES[node.groups.leave(request.group_id, request.member_id, None, now)]
         )
@@ -160,14 +160,14 @@ def leave_group(node: Node, request: Any, asker: Asker) -> Any:
 # -- committed offsets ----------------------------------------------------------------------------------------
 
 
-def offset_commit(node: Node, request: Any, asker: Asker) -> Any:
+def offset_commit(node: Node, request: Any, context: RequestContext) -> Any:
     """Remember how far a group has come, where the committer may say so."""
-    refusal = check_committer(node, request, request.generation_id_or_member_epoch, asker)
+    refusal = check_committer(node, request, request.generation_id_or_member_epoch, context)
     accepted: list[tuple[TopicPartition, CommittedOffset]] = []
     topics = []
     for topic in request.topics:
         partitions = []
-        name, unknown = _named(node, topic, asker)
+        name, unknown = _named(node, topic, context)
         for p in topic.partitions:
             code = refusal or unknown or check_commit(node, name, p)
             if code == Code.NONE:
@@ -187,7 +187,7 @@ def offset_commit(node: Node, request: Any, asker: Asker) -> Any:
     return OffsetCommitResponse(topics=topics)
 
 
-def check_committer(node: Node, request: Any, epoch: int, asker: Asker) -> Code:
+def check_committer(node: Node, request: Any, epoch: int, context: RequestContext) -> Code:
     """Whether the one who commits may; in a group of the new protocol the generation is its member's epoch."""
     group = node.consumers.get(request.group_id)
     if group is None:
@@ -196,14 +196,14 @@ def check_committer(node: Node, request: Any, epoch: int, asker: Asker) -> Code:
         )
         return CODES[error]
     refused = group.check_offsets(request.member_id, epoch)
-    if refused is ConsumerError.STALE_EPOCH and asker.version < _MEMBER_EPOCH_FROM:
+    if refused is ConsumerError.STALE_EPOCH and context.version < _MEMBER_EPOCH_FROM:
         return Code.UNSUPPORTED_VERSION  # it could not tell what is wrong
     return CONSUMER_CODES[refused] if refused else Code.NONE
 
 
-def _named(node: Node, topic: Any, asker: Asker) -> tuple[str, Code]:
+def _named(node: Node, topic: Any, context: RequestContext) -> tuple[str, Code]:
     """The name of a topic, which newer versions give by its id."""
-    if asker.version < _TOPIC_ID_FROM:
+    if context.version < _TOPIC_ID_FROM:
         return topic.name, Code.NONE
     entry = node.topics.entry(topic.topic_id)
     return (entry.name, Code.NONE) if entry else ("", Code.UNKNOWN_TOPIC_ID)
@@ -227,12 +227,12 @@ def committed(asked: Any) -> CommittedOffset:
     )
 
 
-def offset_fetch(node: Node, request: Any, asker: Asker) -> Any:
+def offset_fetch(node: Node, request: Any, context: RequestContext) -> Any:
     """Tell how far groups have come, for some partitions or all they ever committed."""
-    if asker.version < _MANY_GROUPS_FROM:
-        topics = _fetched(node, request, request, OffsetFetchResponse.OffsetFetchResponseTopic, asker)
+    if context.version < _MANY_GROUPS_FROM:
+        topics = _fetched(node, request, request, OffsetFetchResponse.OffsetFetchResponseTopic, context)
         return OffsetFetchResponse(error_code=Code.NONE, topics=topics)
-    return OffsetFetchResponse(groups=[_fetched_group(node, request, group, asker) for group in request.groups])
+    return OffsetFetchResponse(groups=[_fetched_group(node, request, group, context) for group in request.groups])
 
 
 def _offset_code(topic: str, undecided: bool) -> Code:
@@ -241,7 +241,7 @@ def _offset_code(topic: str, undecided: bool) -> Code:
     return Code.UNSTABLE_OFFSET_COMMIT if undecided else Code.NONE
 
 
-def _fetched_group(node: Node, request: Any, asked: Any, asker: Asker) -> Any:
+def _fetched_group(node: Node, request: Any, asked: Any, context: RequestContext) -> Any:
     shape = OffsetFetchResponse.OffsetFetchResponseGroup
     group = node.consumers.get(asked.group_id)
     # Only a member says who it is; from outside anybody may look.
@@ -249,11 +249,11 @@ def _fetched_group(node: Node, request: Any, asked: Any, asker: Asker) -> Any:
     refused = group.check_offsets(asked.member_id, asked.member_epoch) if group and is_member else None
     if refused is not None:
         return shape(group_id=asked.group_id, error_code=CONSUMER_CODES[refused], topics=[])
-    topics = _fetched(node, request, asked, shape.OffsetFetchResponseTopics, asker)
+    topics = _fetched(node, request, asked, shape.OffsetFetchResponseTopics, context)
     return shape(group_id=asked.group_id, error_code=Code.NONE, topics=topics)
 
 
-def _fetched(node: Node, request: Any, asked: Any, shape: Any, asker: Asker) -> list[Any]:
+def _fetched(node: Node, request: Any, asked: Any, shape: Any, context: RequestContext) -> list[Any]:
     stable = node.catalog.committed_offsets(asked.group_id)
     unstable = node.transactions.pending_offsets(asked.group_id) if request.require_stable else set()
     wanted: list[tuple[str, Any, list[int]]] = []
@@ -262,9 +262,9 @@ def _fetched(node: Node, request: Any, asked: Any, shape: Any, asker: Asker) -> 
         names = dict.fromkeys(tp.topic for tp in every)
         wanted = [(name, None, [tp.partition for tp in every if tp.topic == name]) for name in names]
     else:
-        by_id = asker.version >= _TOPIC_ID_FROM
+        by_id = context.version >= _TOPIC_ID_FROM
         wanted = [
-            (_named(node, t, asker)[0], t.topic_id if by_id else None, t.partition_indexes) for t in asked.topics
+            (_named(node, t, context)[0], t.topic_id if by_id else None, t.partition_indexes) for t in asked.topics
         ]
     partition_shape = getattr(shape, "OffsetFetchResponsePartition", None) or shape.OffsetFetchResponsePartitions
     nothing = CommittedOffset(offset=-1, leader_epoch=-1, metadata="")
@@ -287,7 +287,7 @@ def _fetched(node: Node, request: Any, asked: Any, shape: Any, asker: Asker) -> 
                     )
                     for number, at in found
                 ],
-                **({"topic_id": known} if known and asker.version >= _TOPIC_ID_FROM else {}),
+                **({"topic_id": known} if known and context.version >= _TOPIC_ID_FROM else {}),
             )
         )
     return topics

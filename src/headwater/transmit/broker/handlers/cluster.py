@@ -7,8 +7,8 @@ from kafka.protocol.admin import DescribeClusterResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 
 from headwater.errors import InvalidError
-from headwater.transmit.broker.handlers import Asker
-from headwater.transmit.broker.handlers.permissions import ON_CLUSTER, ON_TOPIC, told
+from headwater.transmit.broker.handlers import RequestContext
+from headwater.transmit.broker.handlers.permissions import ON_CLUSTER, ON_TOPIC, reported
 from headwater.transmit.broker.node import CLUSTER_ID, NODE_ID, Node
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.topics.catalog import TopicEntry, check_topic_name
@@ -21,9 +21,9 @@ _NO_ID = uuid.UUID(int=0)
 _EVERY_TOPIC_IF_EMPTY = 0  # in this version of Metadata an empty list means all; later ones have null for it
 
 
-def api_versions(node: Node, request: Any, asker: Asker) -> Any:
+def api_versions(node: Node, request: Any, context: RequestContext) -> Any:
     """Say which requests we answer; a client that is newer than us asks again with what we list."""
-    supported = APIS[request.API_KEY].serves(asker.version)
+    supported = APIS[request.API_KEY].serves(context.version)
     return ApiVersionsResponse(
         error_code=Code.NONE if supported else Code.UNSUPPORTED_VERSION,
         api_keys=[
@@ -35,7 +35,7 @@ def api_versions(node: Node, request: Any, asker: Asker) -> Any:
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=level)
             for name, level in _FEATURES.items()
-            if asker.version >= _FEATURES_FROM_0_IN
+            if context.version >= _FEATURES_FROM_0_IN
         ],
         finalized_features_epoch=0,
         finalized_features=[
@@ -45,16 +45,16 @@ def api_versions(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def metadata(node: Node, request: Any, asker: Asker) -> Any:
+def metadata(node: Node, request: Any, context: RequestContext) -> Any:
     """Tell about topics; one that does not exist is created where both sides allow it."""
-    wants_all = request.topics is None or (asker.version == _EVERY_TOPIC_IF_EMPTY and not request.topics)
+    wants_all = request.topics is None or (context.version == _EVERY_TOPIC_IF_EMPTY and not request.topics)
     if wants_all:
         topics = [_topic(entry) for entry in node.topics.entries()]
     else:
         topics = [_asked_topic(node, asked, request) for asked in request.topics]
     for topic in topics:
         if topic.error_code == Code.NONE:
-            topic.authorized_operations = told(ON_TOPIC, asked=request.include_topic_authorized_operations)
+            topic.authorized_operations = reported(ON_TOPIC, asked=request.include_topic_authorized_operations)
     return MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(
@@ -64,11 +64,11 @@ def metadata(node: Node, request: Any, asker: Asker) -> Any:
         cluster_id=CLUSTER_ID,
         controller_id=NODE_ID,
         topics=topics,
-        authorized_operations=told(ON_CLUSTER, asked=request.include_cluster_authorized_operations),
+        authorized_operations=reported(ON_CLUSTER, asked=request.include_cluster_authorized_operations),
     )
 
 
-def find_coordinator(node: Node, request: Any, asker: Asker) -> Any:
+def find_coordinator(node: Node, request: Any, context: RequestContext) -> Any:
     """There is one node, so it coordinates everything."""
     place = {"node_id": NODE_ID, "host": node.endpoint.host, "port": node.endpoint.port}
     return FindCoordinatorResponse(
@@ -82,7 +82,7 @@ def find_coordinator(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def describe_cluster(node: Node, request: Any, asker: Asker) -> Any:
+def describe_cluster(node: Node, request: Any, context: RequestContext) -> Any:
     return DescribeClusterResponse(
         error_code=Code.NONE,
         error_message=None,
@@ -93,7 +93,7 @@ def describe_cluster(node: Node, request: Any, asker: Asker) -> Any:
                 broker_id=NODE_ID, host=node.endpoint.host, port=node.endpoint.port, rack=None
             )
         ],
-        authorized_operations=told(ON_CLUSTER, asked=request.include_cluster_authorized_operations),
+        authorized_operations=reported(ON_CLUSTER, asked=request.include_cluster_authorized_operations),
     )
 
 

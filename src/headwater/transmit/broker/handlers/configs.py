@@ -12,9 +12,9 @@ from kafka.protocol.admin import (
 
 from headwater.errors import HeadwaterError, InvalidError, UnavailableError
 from headwater.transmit import configs
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.node import NODE_ID, Node
-from headwater.transmit.configs import TABLES, ConfigValue, InvalidConfig, Kind, Type, split_list
+from headwater.transmit.configs import TABLES, ConfigResource, ConfigType, ConfigValue, InvalidConfig, split_list
 from headwater.transmit.groups.settings import check_config as check_group_config
 from headwater.transmit.wire.codes import Code
 
@@ -30,7 +30,7 @@ class UnknownTopic(InvalidError):
 # -- describing -----------------------------------------------------------------------------------------------
 
 
-def describe_configs(node: Node, request: Any, asker: Asker) -> Any:
+def describe_configs(node: Node, request: Any, context: RequestContext) -> Any:
     return DescribeConfigsResponse(results=[_describe(node, asked, request) for asked in request.resources])
 
 
@@ -73,16 +73,16 @@ def _described(value: ConfigValue, request: Any) -> Any:
 
 
 def _values(node: Node, kind: int, name: str) -> dict[str, ConfigValue]:
-    if kind == Kind.TOPIC:
+    if kind == ConfigResource.TOPIC:
         entry = node.topics.entry(name)
         if entry is None:
             raise UnknownTopic(f"there is no topic {name!r}")
         return node.topics.topic_configs(entry)
-    if kind == Kind.BROKER:
+    if kind == ConfigResource.BROKER:
         _check_broker(name)
         return node.topics.broker_configs()
-    if kind == Kind.GROUP:
-        return configs.group_values(_set_on(node, Kind.GROUP, name))
+    if kind == ConfigResource.GROUP:
+        return configs.group_values(_set_on(node, ConfigResource.GROUP, name))
     raise InvalidError(f"resources of type {kind} have no configs here")
 
 
@@ -91,22 +91,22 @@ def _check_broker(name: str) -> None:
         raise InvalidError(f"there is no broker {name!r}, only {NODE_ID}")
 
 
-def list_config_resources(node: Node, request: Any, asker: Asker) -> Any:
+def list_config_resources(node: Node, request: Any, context: RequestContext) -> Any:
     """The topics, the broker, and the groups that have configs of their own."""
-    if asker.version < _KINDS_ONLY_FROM:
+    if context.version < _KINDS_ONLY_FROM:
         wanted = {_CLIENT_METRICS}  # there are none
     else:
-        wanted = set(request.resource_types) or set(Kind)
+        wanted = set(request.resource_types) or set(ConfigResource)
     names = {
-        Kind.TOPIC: [entry.name for entry in node.topics.entries()],
-        Kind.BROKER: [str(NODE_ID)],
-        Kind.GROUP: node.group_store.configured(),
+        ConfigResource.TOPIC: [entry.name for entry in node.topics.entries()],
+        ConfigResource.BROKER: [str(NODE_ID)],
+        ConfigResource.GROUP: node.group_store.configured(),
     }
     return ListConfigResourcesResponse(
         error_code=Code.NONE,
         config_resources=[
             ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
-            for kind in Kind
+            for kind in ConfigResource
             if kind in wanted
             for name in names[kind]
         ],
@@ -116,7 +116,7 @@ def list_config_resources(node: Node, request: Any, asker: Asker) -> Any:
 # -- changing -------------------------------------------------------------------------------------------------
 
 
-def alter_configs(node: Node, request: Any, asker: Asker) -> Any:
+def alter_configs(node: Node, request: Any, context: RequestContext) -> Any:
     """Replace all that is set on a resource, as the old request does."""
 
     def replaced(asked: Any, known: dict[str, str]) -> dict[str, str]:
@@ -125,7 +125,7 @@ def alter_configs(node: Node, request: Any, asker: Asker) -> Any:
     return _alter_all(node, request, AlterConfigsResponse, replaced)
 
 
-def incremental_alter_configs(node: Node, request: Any, asker: Asker) -> Any:
+def incremental_alter_configs(node: Node, request: Any, context: RequestContext) -> Any:
     """Set, unset, append to and take from single configs."""
 
     def changed(asked: Any, known: dict[str, str]) -> dict[str, str]:
@@ -159,25 +159,25 @@ def _alter_all(node: Node, request: Any, response: Any, change: Change) -> Any:
 
 
 def _alter(node: Node, asked: Any, change: Change, *, validate_only: bool) -> None:
-    if asked.resource_type not in list(Kind):
+    if asked.resource_type not in list(ConfigResource):
         raise InvalidError(f"resources of type {asked.resource_type} have no configs here")
-    kind, name = Kind(asked.resource_type), asked.resource_name
-    if kind is Kind.BROKER:
+    kind, name = ConfigResource(asked.resource_type), asked.resource_name
+    if kind is ConfigResource.BROKER:
         _check_broker(name)
     known = _set_on(node, kind, name)
     fresh = change(asked, known)
     configs.check_configs(kind, fresh)
-    if kind is Kind.GROUP:
+    if kind is ConfigResource.GROUP:
         _check_group(name, fresh)
     fixed = [key for key in fresh.keys() | known.keys() if TABLES[kind][key].read_only]
     if fixed and fresh != known:
         raise InvalidConfig(f"cannot change {', '.join(sorted(fixed))}: it is set when the broker starts")
     if validate_only:
         return
-    if kind is Kind.TOPIC:
+    if kind is ConfigResource.TOPIC:
         node.catalog.set_topic_configs(name, fresh)
         node.topics.apply_configs([name])
-    elif kind is Kind.GROUP:
+    elif kind is ConfigResource.GROUP:
         node.group_store.set_configs(name, fresh)
     else:
         node.catalog.set_configs(kind, name, fresh)
@@ -195,10 +195,10 @@ def _check_group(name: str, fresh: Mapping[str, str]) -> None:
             raise InvalidConfig(str(error)) from error
 
 
-def _set_on(node: Node, kind: Kind, name: str) -> dict[str, str]:
-    if kind is Kind.GROUP:
+def _set_on(node: Node, kind: ConfigResource, name: str) -> dict[str, str]:
+    if kind is ConfigResource.GROUP:
         return dict(node.group_store.configs(name))
-    if kind is Kind.BROKER:
+    if kind is ConfigResource.BROKER:
         return node.catalog.configs(kind).get(name, {})
     entry = node.topics.entry(name)
     if entry is None:
@@ -215,8 +215,8 @@ def _change(node: Node, asked: Any, config: Any, known: dict[str, str]) -> dict[
         raise InvalidConfig(f"configuration {name} is to be changed, but there is no value")
     if operation == _SET:
         return {**others, name: config.value}
-    row = TABLES[Kind(asked.resource_type)].get(name)
-    if operation not in (_APPEND, _SUBTRACT) or row is None or row.type is not Type.LIST:
+    row = TABLES[ConfigResource(asked.resource_type)].get(name)
+    if operation not in (_APPEND, _SUBTRACT) or row is None or row.type is not ConfigType.LIST:
         raise InvalidConfig(f"operation {operation} does not fit configuration {name}: it is not a list")
     values = split_list(_values(node, asked.resource_type, asked.resource_name)[name].value)
     given = split_list(config.value)

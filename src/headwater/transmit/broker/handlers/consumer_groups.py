@@ -4,7 +4,7 @@ import uuid
 from typing import Any
 
 from headwater.record import TopicPartition
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.handlers.permissions import ON_GROUP, bits
 from headwater.transmit.broker.handlers.share_groups import assigned
 from headwater.transmit.broker.node import Node
@@ -31,7 +31,7 @@ CODES = {
 }
 
 
-def consumer_group_heartbeat(node: Node, request: Any, asker: Asker) -> Any:
+def consumer_group_heartbeat(node: Node, request: Any, context: RequestContext) -> Any:
     """Keep a member in, and tell it what to read."""
     shape = ConsumerGroupHeartbeatResponse
     interval = node.queues.settings(request.group_id).number(CONSUMER_HEARTBEAT_MS)
@@ -40,13 +40,13 @@ def consumer_group_heartbeat(node: Node, request: Any, asker: Asker) -> Any:
         return shape(error_code=code, error_message=code.name, member_epoch=0, heartbeat_interval_ms=interval)
 
     member_id = request.member_id
-    if not member_id and asker.version < _MEMBER_ID_FROM_CLIENT and request.member_epoch == JOINS:
+    if not member_id and context.version < _MEMBER_ID_FROM_CLIENT and request.member_epoch == JOINS:
         member_id = str(uuid.uuid4())
     if not request.group_id or not member_id:
         return refused(Code.INVALID_REQUEST)
     if kind_of(node, request.group_id) not in (None, GroupKind.CONSUMER):
         return refused(Code.GROUP_ID_NOT_FOUND)
-    heard = _heard(node, request, asker, member_id)
+    heard = _heard(node, request, context, member_id)
     reply = node.consumers.heartbeat(request.group_id, heard, node.clock.monotonic())
     if isinstance(reply, ConsumerError):
         return refused(CODES[reply])
@@ -64,7 +64,7 @@ def consumer_group_heartbeat(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def _heard(node: Node, request: Any, asker: Asker, member_id: str) -> ConsumerHeartbeat:
+def _heard(node: Node, request: Any, context: RequestContext, member_id: str) -> ConsumerHeartbeat:
     names, owned = request.subscribed_topic_names, None
     if request.topic_partitions is not None:
         entries = [(node.topics.entry(topic.topic_id), topic.partitions) for topic in request.topic_partitions]
@@ -79,12 +79,12 @@ def _heard(node: Node, request: Any, asker: Asker, member_id: str) -> ConsumerHe
         pattern=request.subscribed_topic_regex,
         assignor=request.server_assignor,
         owned=owned,
-        client_id=asker.client_id,
-        client_host=asker.host,
+        client_id=context.client_id,
+        client_host=context.host,
     )
 
 
-def consumer_group_describe(node: Node, request: Any, asker: Asker) -> Any:
+def consumer_group_describe(node: Node, request: Any, context: RequestContext) -> Any:
     groups = [_described(node, name) for name in request.group_ids]
     for group in groups:
         group.authorized_operations = bits(ON_GROUP, asked=request.include_authorized_operations)

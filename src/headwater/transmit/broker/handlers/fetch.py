@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable
 
 from headwater.errors import CorruptError
-from headwater.transmit.broker.fetch_sessions import FIRST_EPOCH, Session
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.fetch_sessions import FIRST_EPOCH, FetchSession
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.node import Node
 from headwater.transmit.log.partition import OffsetOutOfRange
 from headwater.transmit.topics.topics import Partition
@@ -20,7 +20,7 @@ FETCH_BYTES_MAX = 55 * 1024 * 1024
 READ_COMMITTED = 1
 
 
-def fetch(node: Node, request: FetchRequest, asker: Asker) -> FetchAnswer | Awaitable[FetchAnswer]:
+def fetch(node: Node, request: FetchRequest, context: RequestContext) -> FetchAnswer | Awaitable[FetchAnswer]:
     """Read what is asked for; where there is less than `min_bytes`, wait for more until the time is over."""
     session = node.fetch_sessions.of(request, node.clock.monotonic())
     if isinstance(session, Code):
@@ -34,12 +34,12 @@ def fetch(node: Node, request: FetchRequest, asker: Asker) -> FetchAnswer | Awai
     return _answer(found, session, in_full)
 
 
-def _answer(found: list[TopicAnswer], session: Session | None, in_full: bool) -> FetchAnswer:
+def _answer(found: list[TopicAnswer], session: FetchSession | None, in_full: bool) -> FetchAnswer:
     return FetchAnswer(found) if session is None else session.answer(found, in_full=in_full)
 
 
 async def _answer_later(
-    node: Node, request: FetchRequest, found: list[TopicAnswer], session: Session | None, in_full: bool
+    node: Node, request: FetchRequest, found: list[TopicAnswer], session: FetchSession | None, in_full: bool
 ) -> FetchAnswer:
     return _answer(await _wait_for_more(node, request, found), session, in_full)
 

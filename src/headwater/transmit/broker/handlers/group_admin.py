@@ -4,12 +4,12 @@ from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsResponse, DescribeGroupsResponse, ListGroupsResponse
 
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.handlers.classic_groups import CODES
-from headwater.transmit.broker.handlers.permissions import ON_GROUP, told
+from headwater.transmit.broker.handlers.permissions import ON_GROUP, reported
 from headwater.transmit.broker.handlers.share_admin import share_group_state
 from headwater.transmit.broker.node import Node
-from headwater.transmit.groups.classic_rounds import Group, GroupError, GroupState
+from headwater.transmit.groups.classic_rounds import ClassicGroup, GroupError, GroupState
 from headwater.transmit.groups.consumer import ConsumerGroup
 from headwater.transmit.groups.store import GroupKind
 from headwater.transmit.wire.codes import Code
@@ -18,7 +18,7 @@ _NOT_FOUND_FROM = 6
 _CONSUMER = "consumer"
 
 
-def list_groups(node: Node, request: Any, asker: Asker) -> Any:
+def list_groups(node: Node, request: Any, context: RequestContext) -> Any:
     """Groups with members, and those that have only left something behind."""
     states = [state.lower() for state in request.states_filter or []]
     types = [kind.lower() for kind in request.types_filter or []]
@@ -47,7 +47,7 @@ def _all_groups(node: Node) -> list[tuple[str, GroupKind, str, str]]:
             found.append((name, kind, group.state, _CONSUMER))
     classic = {group.id: group for group in node.groups.all()}
     for name in node.catalog.groups():
-        classic.setdefault(name, Group(id=name, protocol_type=_CONSUMER))
+        classic.setdefault(name, ClassicGroup(id=name, protocol_type=_CONSUMER))
     found += [
         (group.id, GroupKind.CLASSIC, group.state.value, group.protocol_type or "")
         for group in classic.values()
@@ -56,23 +56,23 @@ def _all_groups(node: Node) -> list[tuple[str, GroupKind, str, str]]:
     return found
 
 
-def describe_groups(node: Node, request: Any, asker: Asker) -> Any:
-    groups = [_described(node, name, asker) for name in request.groups]
+def describe_groups(node: Node, request: Any, context: RequestContext) -> Any:
+    groups = [_described(node, name, context) for name in request.groups]
     for group in groups:
-        group.authorized_operations = told(ON_GROUP, asked=request.include_authorized_operations)
+        group.authorized_operations = reported(ON_GROUP, asked=request.include_authorized_operations)
     return DescribeGroupsResponse(groups=groups)
 
 
-def _described(node: Node, name: str, asker: Asker) -> Any:
+def _described(node: Node, name: str, context: RequestContext) -> Any:
     shape = DescribeGroupsResponse.DescribedGroup
     group = node.groups.get(name)
     if name in node.group_store.kinds():
         group = None  # it speaks another protocol and has a request of its own
     elif group is None and name in node.catalog.groups():
-        group = Group(id=name, protocol_type=_CONSUMER)
+        group = ClassicGroup(id=name, protocol_type=_CONSUMER)
     if group is None:
         # Old versions know no such error and are told that the group is dead.
-        code = Code.GROUP_ID_NOT_FOUND if asker.version >= _NOT_FOUND_FROM else Code.NONE
+        code = Code.GROUP_ID_NOT_FOUND if context.version >= _NOT_FOUND_FROM else Code.NONE
         return shape(
             error_code=code,
             error_message=f"there is no group {name!r}",
@@ -103,7 +103,7 @@ def _described(node: Node, name: str, asker: Asker) -> Any:
     )
 
 
-def delete_groups(node: Node, request: Any, asker: Asker) -> Any:
+def delete_groups(node: Node, request: Any, context: RequestContext) -> Any:
     node.groups.expire(node.clock.monotonic())  # members whose time is over must not be in the way
     return DeleteGroupsResponse(
         results=[

@@ -36,7 +36,7 @@ ON_TOPIC = frozenset(
 ON_GROUP = frozenset({Operation.READ, Operation.DELETE, Operation.DESCRIBE} | _CONFIGS)
 
 
-def told(allowed: frozenset[Operation], *, asked: bool | None) -> frozenset[Operation] | None:
+def reported(allowed: frozenset[Operation], *, asked: bool | None) -> frozenset[Operation] | None:
     """The operations, if they were asked for, as kafka-python's messages take them."""
     return allowed if asked else None
 

@@ -8,18 +8,18 @@ from typing import Any
 from kafka.protocol.consumer import ListOffsetsResponse, OffsetForLeaderEpochResponse
 
 from headwater.errors import CorruptError, InvalidError, UnavailableError
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.handlers.fetch import READ_COMMITTED
 from headwater.transmit.broker.handlers.transactions import produce_code
 from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.retention_risk import deleted_soon
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.records.batch import walk
-from headwater.transmit.topics.admission import TooLarge, UnfitRecords
+from headwater.transmit.topics.admission import RejectedRecords, TooLarge
 from headwater.transmit.topics.conditional_append import ExpectationFailed
 from headwater.transmit.topics.producers import NO_TIME, Refusal
-from headwater.transmit.topics.topics import Appended, Partition, RefusedBatch
-from headwater.transmit.transactions.transaction import Claim
+from headwater.transmit.topics.topics import AppendResult, Partition, RefusedBatch
+from headwater.transmit.transactions.transaction import ProducerClaim
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.list_offsets import DELETED_SOON
 from headwater.transmit.wire.produce import PartitionProduced, PartitionRecords, ProduceAnswer, ProduceRequest
@@ -37,16 +37,16 @@ _REFUSALS = {
 }
 
 
-Complaint = str | UnfitRecords | None
+Complaint = str | RejectedRecords | None
 
 # -- produce --------------------------------------------------------------------------------------------------
 
 
-Outcome = tuple[Partition | None, Appended | Code, Complaint]
+Outcome = tuple[Partition | None, AppendResult | Code, Complaint]
 
 
 def produce(
-    node: Node, request: ProduceRequest, asker: Asker
+    node: Node, request: ProduceRequest, context: RequestContext
 ) -> ProduceAnswer | Awaitable[ProduceAnswer | None] | None:
     """Append now, so that records keep the order of the requests; answer when they are durable."""
     outcomes = [_append(node, part, request) for part in request.parts]
@@ -55,16 +55,16 @@ def produce(
     return _produced(request, outcomes)
 
 
-def _is_durable(partition: Partition | None, outcome: Appended | Code) -> bool:
+def _is_durable(partition: Partition | None, outcome: AppendResult | Code) -> bool:
     """Whether there is nothing to wait for."""
-    if partition is None or not isinstance(outcome, Appended):
+    if partition is None or not isinstance(outcome, AppendResult):
         return True
     return partition.log.high_watermark >= outcome.next_offset
 
 
 async def _wait_and_answer(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceAnswer | None:
     for number, (partition, outcome, _) in enumerate(outcomes):
-        if partition is not None and isinstance(outcome, Appended):
+        if partition is not None and isinstance(outcome, AppendResult):
             try:
                 await partition.wait_durable(outcome.next_offset)
             except UnavailableError as error:
@@ -77,14 +77,16 @@ def _produced(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceAnswer
         return None
     topics: dict[str | uuid.UUID, list[PartitionProduced]] = {}
     for part, (partition, outcome, message) in zip(request.parts, outcomes, strict=True):
-        if isinstance(outcome, Appended) and partition is not None:
+        if isinstance(outcome, AppendResult) and partition is not None:
             error, base_offset, time_ms = Code.NONE, outcome.base_offset, outcome.log_append_time_ms
             start_offset = partition.log.start_offset
         else:
             assert isinstance(outcome, Code)
             error, base_offset, time_ms, start_offset = outcome, _NO_OFFSET, NO_TIME, _NO_OFFSET
         # By these a producer tells the records that do not fit from those that were only in their company.
-        unfit = [(place, message.reason) for place in message.places] if isinstance(message, UnfitRecords) else ()
+        unfit = (
+            [(place, message.reason) for place in message.places] if isinstance(message, RejectedRecords) else ()
+        )
         words = None if message is None else str(message)
         topics.setdefault(part.topic, []).append(
             PartitionProduced(part.partition, error, base_offset, time_ms, start_offset, words, unfit)
@@ -103,7 +105,7 @@ def _append(node: Node, part: PartitionRecords, request: ProduceRequest) -> Outc
     try:
         if request.transactional_id is not None:
             for _, header in walk(part.records):
-                claim = Claim(producer_id=header.producer_id, epoch=header.producer_epoch)
+                claim = ProducerClaim(producer_id=header.producer_id, epoch=header.producer_epoch)
                 refused = node.transactions.check_write(request.transactional_id, claim, partition.name)
                 if refused is not None:
                     return partition, produce_code(refused), f"{partition.name}: {refused.value}"
@@ -121,7 +123,7 @@ def _append(node: Node, part: PartitionRecords, request: ProduceRequest) -> Outc
         return partition, Code.MESSAGE_TOO_LARGE, str(error)
     except CorruptError as error:
         return partition, Code.CORRUPT_MESSAGE, str(error)
-    except UnfitRecords as error:
+    except RejectedRecords as error:
         return partition, Code.INVALID_RECORD, error
     except InvalidError as error:
         return partition, Code.INVALID_RECORD, str(error)
@@ -132,7 +134,7 @@ def _append(node: Node, part: PartitionRecords, request: ProduceRequest) -> Outc
 # -- offsets in the log ---------------------------------------------------------------------------------------
 
 
-def list_offsets(node: Node, request: Any, asker: Asker) -> Any:
+def list_offsets(node: Node, request: Any, context: RequestContext) -> Any:
     """Find the first, the last, or the record of a time."""
     return ListOffsetsResponse(
         topics=[
@@ -196,7 +198,7 @@ def _find_offset(partition: Partition, timestamp: int, *, committed: bool) -> tu
     return (found.timestamp_ms, found.offset) if found and found.offset < end else (-1, _NO_OFFSET)
 
 
-def offset_for_leader_epoch(node: Node, request: Any, asker: Asker) -> Any:
+def offset_for_leader_epoch(node: Node, request: Any, context: RequestContext) -> Any:
     """Nothing is ever truncated behind a client's back: the only epoch ends where the log does."""
     answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
     topics = []

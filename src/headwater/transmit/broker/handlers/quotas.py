@@ -6,9 +6,9 @@ from typing import Any
 from kafka.protocol.admin import AlterClientQuotasResponse, DescribeClientQuotasResponse
 
 from headwater.errors import InvalidError
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.node import Node
-from headwater.transmit.quotas import DEFAULT, ENTITY_TYPES, Entity, Match, check_quota, matching
+from headwater.transmit.quotas import DEFAULT, ENTITY_TYPES, Entity, EntityMatch, check_quota, matching
 from headwater.transmit.wire.codes import Code
 
 _EXACT, _DEFAULT, _ANY = range(3)
@@ -18,7 +18,7 @@ class UnsupportedEntity(InvalidError):
     """A kind of entity that has no quotas here."""
 
 
-def describe_client_quotas(node: Node, request: Any, asker: Asker) -> Any:
+def describe_client_quotas(node: Node, request: Any, context: RequestContext) -> Any:
     """The quotas of the entities that fit the filter."""
     try:
         wanted = _wanted(request.components)
@@ -42,7 +42,7 @@ def describe_client_quotas(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def alter_client_quotas(node: Node, request: Any, asker: Asker) -> Any:
+def alter_client_quotas(node: Node, request: Any, context: RequestContext) -> Any:
     """Set and remove quotas, each entity by itself."""
     entries = []
     for asked in request.entries:
@@ -92,16 +92,16 @@ def _entity(parts: Any) -> Entity:
     return Entity(*(named.get(kind) for kind in ENTITY_TYPES))
 
 
-def _wanted(components: Any) -> dict[str, Match]:
-    wanted: dict[str, Match] = {}
+def _wanted(components: Any) -> dict[str, EntityMatch]:
+    wanted: dict[str, EntityMatch] = {}
     for component in components:
         _check_type(component.entity_type, wanted, known=(*ENTITY_TYPES, "ip"))  # no address has quotas
         if component.match_type == _EXACT and component.match:
-            match = Match(component.match)
+            match = EntityMatch(component.match)
         elif component.match_type == _DEFAULT:
-            match = Match(DEFAULT)
+            match = EntityMatch(DEFAULT)
         elif component.match_type == _ANY:
-            match = Match(None)
+            match = EntityMatch(None)
         else:
             raise InvalidError(
                 f"cannot match {component.entity_type} {component.match!r} by type {component.match_type}"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.handlers.permissions import ON_GROUP, bits
 from headwater.transmit.broker.handlers.share_groups import assigned
 from headwater.transmit.broker.node import Node
@@ -26,7 +26,7 @@ def share_group_state(group: ShareGroup) -> str:
     return "Stable" if group.members else "Empty"
 
 
-def share_group_describe(node: Node, request: Any, asker: Asker) -> Any:
+def share_group_describe(node: Node, request: Any, context: RequestContext) -> Any:
     groups = [_described(node, name) for name in request.group_ids]
     for group in groups:
         group.authorized_operations = bits(ON_GROUP, asked=request.include_authorized_operations)
@@ -65,7 +65,7 @@ def _described(node: Node, name: str) -> Any:
 # -- start offsets --------------------------------------------------------------------------------------------
 
 
-def describe_share_group_offsets(node: Node, request: Any, asker: Asker) -> Any:
+def describe_share_group_offsets(node: Node, request: Any, context: RequestContext) -> Any:
     """Where groups start in some partitions, or in all they have begun, and how many records wait there."""
     shape = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
     groups = []
@@ -119,7 +119,7 @@ def _start(node: Node, group: str, entry: TopicEntry, number: int, shape: Any) -
     )
 
 
-def alter_share_group_offsets(node: Node, request: Any, asker: Asker) -> Any:
+def alter_share_group_offsets(node: Node, request: Any, context: RequestContext) -> Any:
     """Start an empty group anew, at the offsets given."""
     shape = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic
     refusal = _refusal(node, request.group_id)
@@ -146,7 +146,7 @@ def alter_share_group_offsets(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def delete_share_group_offsets(node: Node, request: Any, asker: Asker) -> Any:
+def delete_share_group_offsets(node: Node, request: Any, context: RequestContext) -> Any:
     """Forget where an empty group stood in topics."""
     shape = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic
     refusal = _refusal(node, request.group_id)

@@ -7,20 +7,20 @@ from collections.abc import Awaitable
 from typing import Any
 
 from headwater.errors import CorruptError
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.node import NODE_ID, Node
 from headwater.transmit.groups.kinds import kind_of
 from headwater.transmit.groups.settings import SHARE_HEARTBEAT_MS
 from headwater.transmit.groups.share.members import (
     CLOSES,
+    AssignedPartition,
     Assignment,
     MemberError,
-    Place,
-    Session,
-    SessionError,
     ShareHeartbeat,
+    ShareSession,
+    ShareSessionError,
 )
-from headwater.transmit.groups.share.share_groups import Lent
+from headwater.transmit.groups.share.share_groups import AcquiredRecords
 from headwater.transmit.groups.share.share_partition import Acknowledgement, ShareError
 from headwater.transmit.groups.store import GroupKind
 from headwater.transmit.log.partition import LEADER_EPOCH
@@ -43,9 +43,9 @@ _MEMBER_CODES = {
     MemberError.INVALID_REQUEST: Code.INVALID_REQUEST,
 }
 _SESSION_CODES = {
-    SessionError.NOT_FOUND: Code.SHARE_SESSION_NOT_FOUND,
-    SessionError.INVALID_EPOCH: Code.INVALID_SHARE_SESSION_EPOCH,
-    SessionError.INVALID_REQUEST: Code.INVALID_REQUEST,
+    ShareSessionError.NOT_FOUND: Code.SHARE_SESSION_NOT_FOUND,
+    ShareSessionError.INVALID_EPOCH: Code.INVALID_SHARE_SESSION_EPOCH,
+    ShareSessionError.INVALID_REQUEST: Code.INVALID_REQUEST,
 }
 _ACK_CODES = {
     None: Code.NONE,
@@ -57,7 +57,7 @@ _ACK_CODES = {
 # -- members --------------------------------------------------------------------------------------------------
 
 
-def share_group_heartbeat(node: Node, request: Any, asker: Asker) -> Any:
+def share_group_heartbeat(node: Node, request: Any, context: RequestContext) -> Any:
     """Keep a member in, and tell it which partitions to fetch from."""
     shape = ShareGroupHeartbeatResponse
     interval = node.queues.settings(request.group_id).number(SHARE_HEARTBEAT_MS)
@@ -76,10 +76,10 @@ def share_group_heartbeat(node: Node, request: Any, asker: Asker) -> Any:
             member_id=request.member_id,
             epoch=request.member_epoch,
             topics=None if names is None else frozenset(names),
-            client_id=asker.client_id,
-            client_host=asker.host,
+            client_id=context.client_id,
+            client_host=context.host,
             rack=request.rack_id,
-            connection=asker.connection,
+            connection=context.connection,
         ),
     )
     if isinstance(reply, MemberError):
@@ -112,7 +112,7 @@ def assigned(node: Node, assignment: Assignment, shape: Any, *, named: bool = Fa
 # -- fetching -------------------------------------------------------------------------------------------------
 
 
-def share_fetch(node: Node, request: Any, asker: Asker) -> Any | Awaitable[Any]:
+def share_fetch(node: Node, request: Any, context: RequestContext) -> Any | Awaitable[Any]:
     """Take acknowledgements at once, in the order of the requests; answer when there are records to lend."""
     acks = _acknowledgements(request)
     session = node.queues.sessions.step(
@@ -121,9 +121,9 @@ def share_fetch(node: Node, request: Any, asker: Asker) -> Any | Awaitable[Any]:
         request.share_session_epoch,
         acknowledges=bool(acks),
         forgets=bool(request.forgotten_topics_data),
-        connection=asker.connection,
+        connection=context.connection,
     )
-    if isinstance(session, SessionError):
+    if isinstance(session, ShareSessionError):
         code = _SESSION_CODES[session]
         return _fetched(node, request, code, {}, {}, {})
     for topic in request.topics:
@@ -138,9 +138,9 @@ def share_fetch(node: Node, request: Any, asker: Asker) -> Any | Awaitable[Any]:
     return _fetch(node, request, session, errors)
 
 
-def _acknowledgements(request: Any) -> dict[Place, list[Acknowledgement]]:
+def _acknowledgements(request: Any) -> dict[AssignedPartition, list[Acknowledgement]]:
     """What is said of each partition; a topic may be named twice."""
-    found: dict[Place, list[Acknowledgement]] = {}
+    found: dict[AssignedPartition, list[Acknowledgement]] = {}
     for topic in request.topics:
         for partition in topic.partitions:
             for batch in partition.acknowledgement_batches:
@@ -152,17 +152,17 @@ def _acknowledgements(request: Any) -> dict[Place, list[Acknowledgement]]:
     return found
 
 
-def _acknowledge(node: Node, request: Any, place: Place, acks: list[Acknowledgement]) -> Code:
+def _acknowledge(node: Node, request: Any, place: AssignedPartition, acks: list[Acknowledgement]) -> Code:
     if node.queues.partition(place) is None:
         return _missing(node, place)
     return _ACK_CODES[node.queues.acknowledge(request.group_id, request.member_id, place, acks)]
 
 
-def _missing(node: Node, place: Place) -> Code:
+def _missing(node: Node, place: AssignedPartition) -> Code:
     return Code.UNKNOWN_TOPIC_ID if node.topics.entry(place[0]) is None else Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def _fetch(node: Node, request: Any, session: Session, acked: dict[Place, Code]) -> Any:
+async def _fetch(node: Node, request: Any, session: ShareSession, acked: dict[AssignedPartition, Code]) -> Any:
     deadline = node.clock.monotonic() + max(request.max_wait_ms, 0) / 1000
     missing = {p: _missing(node, p) for p in session.places if node.queues.partition(p) is None}
     while True:
@@ -177,7 +177,7 @@ async def _fetch(node: Node, request: Any, session: Session, acked: dict[Place, 
         await _wait(node, request.group_id, session, left)
 
 
-async def _wait(node: Node, group: str, session: Session, seconds: float) -> None:
+async def _wait(node: Node, group: str, session: ShareSession, seconds: float) -> None:
     """Wait until a partition grows or records of the group come back."""
     news = asyncio.Event()
     partitions = [p for p in map(node.queues.partition, session.places) if p is not None]
@@ -194,10 +194,12 @@ async def _wait(node: Node, group: str, session: Session, seconds: float) -> Non
             partition.forget(news.set)
 
 
-def _lend(node: Node, request: Any, session: Session) -> tuple[dict[Place, Lent], dict[Place, Code]]:
+def _lend(
+    node: Node, request: Any, session: ShareSession
+) -> tuple[dict[AssignedPartition, AcquiredRecords], dict[AssignedPartition, Code]]:
     room, count = min(request.max_bytes, FETCH_BYTES_MAX), request.max_records
-    found: dict[Place, Lent] = {}
-    damaged: dict[Place, Code] = {}
+    found: dict[AssignedPartition, AcquiredRecords] = {}
+    damaged: dict[AssignedPartition, Code] = {}
     for place in session.turn():
         if room <= 0 or count <= 0:
             break
@@ -225,9 +227,9 @@ def _fetched(
     node: Node,
     request: Any,
     code: Code,
-    acked: dict[Place, Code],
-    missing: dict[Place, Code],
-    lent: dict[Place, Lent],
+    acked: dict[AssignedPartition, Code],
+    missing: dict[AssignedPartition, Code],
+    lent: dict[AssignedPartition, AcquiredRecords],
 ) -> Any:
     topic_shape = ShareFetchResponse.ShareFetchableTopicResponse
     shape = topic_shape.PartitionData
@@ -263,7 +265,7 @@ def _lock_ms(node: Node, request: Any) -> int:
 # -- acknowledging --------------------------------------------------------------------------------------------
 
 
-def share_acknowledge(node: Node, request: Any, asker: Asker) -> Any:
+def share_acknowledge(node: Node, request: Any, context: RequestContext) -> Any:
     """Take acknowledgements without fetching."""
     acks = _acknowledgements(request)
     session = node.queues.sessions.step(
@@ -271,11 +273,11 @@ def share_acknowledge(node: Node, request: Any, asker: Asker) -> Any:
         request.member_id or "",
         request.share_session_epoch,
         acknowledges=bool(acks),
-        connection=asker.connection,
+        connection=context.connection,
     )
     shape = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
     code, topics = Code.NONE, dict[uuid.UUID, list[Any]]()
-    if isinstance(session, SessionError):
+    if isinstance(session, ShareSessionError):
         code = _SESSION_CODES[session]
     else:
         for place, some in acks.items():

@@ -9,9 +9,9 @@ from kafka.protocol.admin import (
 )
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.node import Node
-from headwater.transmit.configs import InvalidConfig, Kind, check_configs
+from headwater.transmit.configs import ConfigResource, InvalidConfig, check_configs
 from headwater.transmit.topics.catalog import TopicEntry, check_topic_name
 from headwater.transmit.wire.codes import Code
 
@@ -21,7 +21,7 @@ _ASSIGNED = -1  # instead of a number: the broker's default, or given by the ass
 # -- create, grow, delete -------------------------------------------------------------------------------------
 
 
-def create_topics(node: Node, request: Any, asker: Asker) -> Any:
+def create_topics(node: Node, request: Any, context: RequestContext) -> Any:
     return CreateTopicsResponse(
         topics=[_create(node, topic, validate_only=request.validate_only) for topic in request.topics]
     )
@@ -43,7 +43,7 @@ def _create(node: Node, topic: Any, *, validate_only: bool) -> Any:
             )
         if validate_only:
             check_topic_name(topic.name)
-            check_configs(Kind.TOPIC, configs)
+            check_configs(ConfigResource.TOPIC, configs)
             if node.topics.entry(topic.name):
                 raise ConflictError(f"cannot create topic {topic.name!r}: it exists")
             entry = None
@@ -102,7 +102,7 @@ def _create_code(name: str, error: HeadwaterError) -> Code:
     return Code.INVALID_PARTITIONS
 
 
-def create_partitions(node: Node, request: Any, asker: Asker) -> Any:
+def create_partitions(node: Node, request: Any, context: RequestContext) -> Any:
     return CreatePartitionsResponse(
         results=[_grow(node, topic, validate_only=request.validate_only) for topic in request.topics]
     )
@@ -124,7 +124,7 @@ def _grow(node: Node, topic: Any, *, validate_only: bool) -> Any:
     )
 
 
-def delete_topics(node: Node, request: Any, asker: Asker) -> Any:
+def delete_topics(node: Node, request: Any, context: RequestContext) -> Any:
     """Delete by name, or by id in newer versions."""
     if request.topics:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]

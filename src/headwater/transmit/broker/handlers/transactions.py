@@ -20,13 +20,18 @@ from kafka.protocol.producer import (
 
 from headwater.errors import UnavailableError
 from headwater.record import TopicPartition
-from headwater.transmit.broker.handlers import Asker
+from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.handlers.classic_groups import check_commit, check_committer, committed
 from headwater.transmit.broker.node import Node
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import CommittedOffset
 from headwater.transmit.topics.topics import RefusedBatch
-from headwater.transmit.transactions.transaction import Claim, State, Transaction, TransactionError
+from headwater.transmit.transactions.transaction import (
+    ProducerClaim,
+    Transaction,
+    TransactionError,
+    TransactionState,
+)
 from headwater.transmit.wire.codes import Code
 
 _FENCED_FROM_VERSION = {InitProducerIdResponse: 4, AddPartitionsToTxnResponse: 2, AddOffsetsToTxnResponse: 2,
@@ -48,10 +53,10 @@ def produce_code(error: TransactionError) -> Code:
     return Code.INVALID_PRODUCER_EPOCH if error is TransactionError.FENCED else Code.INVALID_TXN_STATE
 
 
-def _code(outcome: Any, response: Any, asker: Asker) -> Code:
+def _code(outcome: Any, response: Any, context: RequestContext) -> Code:
     if not isinstance(outcome, TransactionError):
         return Code.NONE
-    knows_fenced = asker.version >= _FENCED_FROM_VERSION.get(response, asker.version + 1)
+    knows_fenced = context.version >= _FENCED_FROM_VERSION.get(response, context.version + 1)
     if outcome is TransactionError.FENCED and knows_fenced:
         return Code.PRODUCER_FENCED
     return _CODES[outcome]
@@ -60,7 +65,7 @@ def _code(outcome: Any, response: Any, asker: Asker) -> Code:
 # -- producers ------------------------------------------------------------------------------------------------
 
 
-def init_producer_id(node: Node, request: Any, asker: Asker) -> Any:
+def init_producer_id(node: Node, request: Any, context: RequestContext) -> Any:
     """Give a producer the identity under which its batches are numbered."""
     if request.transactional_id is None:
         return _identity(Code.NONE, node.catalog.next_producer_id(), 0)
@@ -68,13 +73,13 @@ def init_producer_id(node: Node, request: Any, asker: Asker) -> Any:
         return _identity(Code.INVALID_REQUEST)
     if not 0 < request.transaction_timeout_ms <= node.transactions.settings.timeout_ms_max:
         return _identity(Code.INVALID_TRANSACTION_TIMEOUT)
-    claim = Claim(producer_id=request.producer_id, epoch=request.producer_epoch)
+    claim = ProducerClaim(producer_id=request.producer_id, epoch=request.producer_epoch)
     outcome = node.transactions.begin_producer(
         request.transactional_id, claim, request.transaction_timeout_ms, node.catalog.next_producer_id
     )
     if isinstance(outcome, Transaction):
         return _identity(Code.NONE, outcome.producer_id, outcome.epoch)
-    return _identity(_code(outcome, InitProducerIdResponse, asker))
+    return _identity(_code(outcome, InitProducerIdResponse, context))
 
 
 def _identity(code: Code, producer_id: int = -1, epoch: int = -1) -> Any:
@@ -86,7 +91,7 @@ def _identity(code: Code, producer_id: int = -1, epoch: int = -1) -> Any:
 # -- what belongs to a transaction ----------------------------------------------------------------------------
 
 
-def add_partitions_to_txn(node: Node, request: Any, asker: Asker) -> Any:
+def add_partitions_to_txn(node: Node, request: Any, context: RequestContext) -> Any:
     """Take partitions into a transaction: all that are asked for, or none."""
     wanted = [
         TopicPartition(topic.name, number) for topic in request.v3_and_below_topics for number in topic.partitions
@@ -97,9 +102,11 @@ def add_partitions_to_txn(node: Node, request: Any, asker: Asker) -> Any:
             tp: Code.UNKNOWN_TOPIC_OR_PARTITION if tp in unknown else Code.OPERATION_NOT_ATTEMPTED for tp in wanted
         }
     else:
-        claim = Claim(producer_id=request.v3_and_below_producer_id, epoch=request.v3_and_below_producer_epoch)
+        claim = ProducerClaim(
+            producer_id=request.v3_and_below_producer_id, epoch=request.v3_and_below_producer_epoch
+        )
         outcome = node.transactions.add_partitions(request.v3_and_below_transactional_id, claim, wanted)
-        codes = dict.fromkeys(wanted, _code(outcome, AddPartitionsToTxnResponse, asker))
+        codes = dict.fromkeys(wanted, _code(outcome, AddPartitionsToTxnResponse, context))
     shape = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
     return AddPartitionsToTxnResponse(
         throttle_time_ms=0,
@@ -118,20 +125,20 @@ def add_partitions_to_txn(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def add_offsets_to_txn(node: Node, request: Any, asker: Asker) -> Any:
+def add_offsets_to_txn(node: Node, request: Any, context: RequestContext) -> Any:
     """Take the offsets of a group into a transaction."""
-    claim = Claim(producer_id=request.producer_id, epoch=request.producer_epoch)
+    claim = ProducerClaim(producer_id=request.producer_id, epoch=request.producer_epoch)
     outcome = node.transactions.add_group(request.transactional_id, claim, request.group_id)
-    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_code(outcome, AddOffsetsToTxnResponse, asker))
+    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_code(outcome, AddOffsetsToTxnResponse, context))
 
 
-def txn_offset_commit(node: Node, request: Any, asker: Asker) -> Any:
+def txn_offset_commit(node: Node, request: Any, context: RequestContext) -> Any:
     """Keep offsets until their transaction is decided."""
-    claim = Claim(producer_id=request.producer_id, epoch=request.producer_epoch)
+    claim = ProducerClaim(producer_id=request.producer_id, epoch=request.producer_epoch)
     refused = node.transactions.check_offsets(request.transactional_id, claim, request.group_id)
-    code = _code(refused, TxnOffsetCommitResponse, asker)
-    if code == Code.NONE and asker.version >= _GENERATION_FROM and request.generation_id >= 0:
-        code = check_committer(node, request, request.generation_id, asker)
+    code = _code(refused, TxnOffsetCommitResponse, context)
+    if code == Code.NONE and context.version >= _GENERATION_FROM and request.generation_id >= 0:
+        code = check_committer(node, request, request.generation_id, context)
         if code == Code.UNSUPPORTED_VERSION:
             code = Code.ILLEGAL_GENERATION  # the only word this request has for an epoch that is over
     accepted: list[tuple[TopicPartition, CommittedOffset]] = []
@@ -155,14 +162,14 @@ def txn_offset_commit(node: Node, request: Any, asker: Asker) -> Any:
 # -- its end --------------------------------------------------------------------------------------------------
 
 
-async def end_txn(node: Node, request: Any, asker: Asker) -> Any:
+async def end_txn(node: Node, request: Any, context: RequestContext) -> Any:
     """Commit or abort; when this is answered, readers of committed records see what was decided."""
-    claim = Claim(producer_id=request.producer_id, epoch=request.producer_epoch)
+    claim = ProducerClaim(producer_id=request.producer_id, epoch=request.producer_epoch)
     error = await node.transactions.end(request.transactional_id, claim, commit=request.committed)
-    return EndTxnResponse(throttle_time_ms=0, error_code=_code(error, EndTxnResponse, asker))
+    return EndTxnResponse(throttle_time_ms=0, error_code=_code(error, EndTxnResponse, context))
 
 
-def write_txn_markers(node: Node, request: Any, asker: Asker) -> Awaitable[Any]:
+def write_txn_markers(node: Node, request: Any, context: RequestContext) -> Awaitable[Any]:
     """End a transaction in partitions by hand: how an administrator gets rid of one that hangs."""
     written: list[tuple[Any, Any, int, Any, Code | int]] = []
     for asked in request.markers:
@@ -219,7 +226,7 @@ async def _markers_written(request: Any, written: list[tuple[Any, Any, int, Any,
 # -- looking at transactions ----------------------------------------------------------------------------------
 
 
-def describe_transactions(node: Node, request: Any, asker: Asker) -> Any:
+def describe_transactions(node: Node, request: Any, context: RequestContext) -> Any:
     """Tell all about some transactional ids."""
     return DescribeTransactionsResponse(
         throttle_time_ms=0, transaction_states=[_described(node, name) for name in request.transactional_ids]
@@ -255,12 +262,12 @@ def _described(node: Node, name: str) -> Any:
     )
 
 
-def list_transactions(node: Node, request: Any, asker: Asker) -> Any:
+def list_transactions(node: Node, request: Any, context: RequestContext) -> Any:
     """List transactional ids, filtered as asked for."""
-    states = {state.value for state in State}
+    states = {state.value for state in TransactionState}
     wanted = set(request.state_filters or [])
-    pattern = request.transactional_id_pattern if asker.version >= 2 else None
-    longer_ms = request.duration_filter if asker.version >= 1 else -1
+    pattern = request.transactional_id_pattern if context.version >= 2 else None
+    longer_ms = request.duration_filter if context.version >= 1 else -1
     now_ms = node.clock.now_ms()
     return ListTransactionsResponse(
         throttle_time_ms=0,
@@ -279,7 +286,7 @@ def list_transactions(node: Node, request: Any, asker: Asker) -> Any:
     )
 
 
-def describe_producers(node: Node, request: Any, asker: Asker) -> Any:
+def describe_producers(node: Node, request: Any, context: RequestContext) -> Any:
     """Tell who writes to partitions, and which of their transactions are open there."""
     shape = DescribeProducersResponse.TopicResponse
     return DescribeProducersResponse(

@@ -6,14 +6,14 @@ records stay where they are until then, so nothing is lost. Everything happens i
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError
-from headwater.record import Record, TopicPartition
+from headwater.record import Header, Record, TopicPartition
 from headwater.transmit.groups.settings import GroupSettings
-from headwater.transmit.groups.share.members import Place
+from headwater.transmit.groups.share.members import AssignedPartition
 from headwater.transmit.groups.share.share_partition import Span
 from headwater.transmit.records.batch import batches_of, decode_batch, encode_batch, walk
 from headwater.transmit.records.dead_letters import (
@@ -38,7 +38,7 @@ class GivenUpRange:
     """A range of records that a group has given up."""
 
     group: str
-    place: Place
+    place: AssignedPartition
     source: Partition
     span: Span
 

@@ -178,7 +178,7 @@ def assign_shared(members: Mapping[str, frozenset[str]], partitions: Mapping[str
 # -- sessions -------------------------------------------------------------------------------------------------
 
 
-class SessionError(Enum):
+class ShareSessionError(Enum):
     """Why a fetch or an acknowledgement is refused."""
 
     NOT_FOUND = "share session not found"
@@ -186,31 +186,31 @@ class SessionError(Enum):
     INVALID_REQUEST = "invalid request"
 
 
-Place = tuple[uuid.UUID, int]
+AssignedPartition = tuple[uuid.UUID, int]
 """A partition by its topic's id."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
+class ShareSession:
     """The partitions a member fetches from, so that it need not name them each time."""
 
     epoch: int = 0
     connection: object = None
     """Over which it was last used: what is lent in the session is lent to whoever is at its other end."""
-    places: dict[Place, None] = field(default_factory=dict)
+    places: dict[AssignedPartition, None] = field(default_factory=dict)
 
-    def turn(self) -> list[Place]:
+    def turn(self) -> list[AssignedPartition]:
         """The partitions, beginning with another one each time, so that none is starved."""
         places = list(self.places)
         shift = self.epoch % len(places) if places else 0
         return places[shift:] + places[:shift]
 
 
-class Sessions:
+class ShareSessions:
     """The sessions of all groups, by group and member."""
 
     def __init__(self) -> None:
-        self._sessions: dict[tuple[str, str], Session] = {}
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
 
     def step(
         self,
@@ -221,23 +221,23 @@ class Sessions:
         acknowledges: bool,
         forgets: bool = False,
         connection: object = None,
-    ) -> Session | SessionError:
+    ) -> ShareSession | ShareSessionError:
         """Open, continue or close a session; a closed one is given back for the last time."""
         key = (group, member)
         if epoch == OPENS:
             if acknowledges:
-                return SessionError.INVALID_REQUEST
-            session = self._sessions[key] = Session(epoch=1, connection=connection)
+                return ShareSessionError.INVALID_REQUEST
+            session = self._sessions[key] = ShareSession(epoch=1, connection=connection)
             return session
         known = self._sessions.get(key)
         if known is None:
-            return SessionError.NOT_FOUND
+            return ShareSessionError.NOT_FOUND
         if epoch == CLOSES:
             if forgets:
-                return SessionError.INVALID_REQUEST
+                return ShareSessionError.INVALID_REQUEST
             return self._sessions.pop(key)
         if epoch != known.epoch:
-            return SessionError.INVALID_EPOCH
+            return ShareSessionError.INVALID_EPOCH
         known.connection = connection
         known.epoch = 1 if known.epoch == EPOCH_MAX else known.epoch + 1
         return known
@@ -252,7 +252,7 @@ class Sessions:
             del self._sessions[key]
         return gone
 
-    def is_open(self, group: str, member: str, session: Session | None = None) -> bool:
+    def is_open(self, group: str, member: str, session: ShareSession | None = None) -> bool:
         """Whether a member has a session; this one, if it is given."""
         known = self._sessions.get((group, member))
         return known is not None and (session is None or known is session)

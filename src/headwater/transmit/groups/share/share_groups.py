@@ -11,12 +11,12 @@ from headwater.clock import Clock
 from headwater.transmit.groups.settings import SHARE_SESSION_MS, GroupSettings
 from headwater.transmit.groups.share.dead_letter_writer import DeadLetterWriter, GivenUpRange
 from headwater.transmit.groups.share.members import (
+    AssignedPartition,
     MemberError,
-    Place,
-    Sessions,
     ShareGroup,
     ShareHeartbeat,
     ShareReply,
+    ShareSessions,
 )
 from headwater.transmit.groups.share.share_partition import (
     Acknowledgement,
@@ -34,11 +34,11 @@ MEMBERS_MAX = 200
 """Kafka's own default of group.share.max.size."""
 
 Wake = Callable[[], None]
-Key = tuple[str, Place]
+Key = tuple[str, AssignedPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lent:
+class AcquiredRecords:
     """What a fetch gets of one partition: whole batches, and the ranges in them that are the member's."""
 
     records: bytes
@@ -93,11 +93,11 @@ def _is_aborted(header: BatchHeader, aborted: Sequence[Aborted]) -> bool:
     )
 
 
-class Queues:
+class ShareGroups:
     """All share groups of the broker."""
 
     def __init__(self, topics: Topics, store: GroupStore, clock: Clock) -> None:
-        self.sessions = Sessions()
+        self.sessions = ShareSessions()
         self.waiters = Waiters()
         self._topics = topics
         self._store = store
@@ -133,7 +133,7 @@ class Queues:
     def groups(self) -> list[ShareGroup]:
         return list(self._groups.values())
 
-    def shares(self, group: str) -> dict[Place, SharePartition]:
+    def shares(self, group: str) -> dict[AssignedPartition, SharePartition]:
         """The partitions that a group has begun."""
         return {place: share for (name, place), share in self._shares.items() if name == group}
 
@@ -191,7 +191,7 @@ class Queues:
 
     # -- records ----------------------------------------------------------------------------------------------
 
-    def share(self, group: str, place: Place) -> SharePartition | None:
+    def share(self, group: str, place: AssignedPartition) -> SharePartition | None:
         """A group's partition, begun where its settings say; None if there is no such partition."""
         partition = self.partition(place)
         if partition is None:
@@ -206,13 +206,13 @@ class Queues:
             self._save(key)
         return share
 
-    def partition(self, place: Place) -> Partition | None:
+    def partition(self, place: AssignedPartition) -> Partition | None:
         entry = self._topics.entry(place[0])
         return self._topics.partition(entry.name, place[1]) if entry else None
 
     def lend(
-        self, group: str, member: str, place: Place, *, bytes_max: int, records_max: int, exact: bool
-    ) -> Lent | None:
+        self, group: str, member: str, place: AssignedPartition, *, bytes_max: int, records_max: int, exact: bool
+    ) -> AcquiredRecords | None:
         """Give a member records of a partition; None if there are none to give."""
         share, partition = self.share(group, place), self.partition(place)
         if share is None or partition is None:
@@ -232,10 +232,10 @@ class Queues:
         # From the batch that holds the first record lent to the one that holds the last.
         inside = [b for b in batches if b[1].next_offset > spans[0].first and b[1].base_offset <= spans[-1].last]
         end = inside[-1][0] + inside[-1][1].size
-        return Lent(records=data[inside[0][0] : end], spans=spans)
+        return AcquiredRecords(records=data[inside[0][0] : end], spans=spans)
 
     def acknowledge(
-        self, group: str, member: str, place: Place, acks: Sequence[Acknowledgement]
+        self, group: str, member: str, place: AssignedPartition, acks: Sequence[Acknowledgement]
     ) -> ShareError | None:
         """Note what a member says of its records, on the disk too."""
         share = self._shares.get((group, place))
@@ -247,7 +247,7 @@ class Queues:
             self.waiters.wake(group)
         return error
 
-    def move(self, group: str, place: Place, offset: int) -> None:
+    def move(self, group: str, place: AssignedPartition, offset: int) -> None:
         """Start a partition of a group anew, at an offset."""
         self._shares[group, place] = SharePartition(offset)
         self._store.set_kind(group, GroupKind.SHARE)

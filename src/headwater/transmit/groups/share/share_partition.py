@@ -18,7 +18,7 @@ from enum import Enum, IntEnum
 from operator import attrgetter
 
 
-class State(IntEnum):
+class RecordState(IntEnum):
     """What has become of a record; the numbers are kept on disk."""
 
     AVAILABLE = 0
@@ -67,7 +67,7 @@ class Span:
 
     first: int
     last: int
-    state: State
+    state: RecordState
     count: int = 0
     """How often they have been given out."""
     member: str = ""
@@ -108,10 +108,10 @@ class SharePartition:
         """Offsets before it are gone from the log; what is said of them is of no interest."""
         self._soonest = float("inf")
         for span in spans:
-            if span.state is State.AVAILABLE and limits is not None:
+            if span.state is RecordState.AVAILABLE and limits is not None:
                 span = _given_back(span, limits)  # it may have been out for the last time when the broker died
             self._spans.append(span)
-            if span.state is State.ARCHIVING:
+            if span.state is RecordState.ARCHIVING:
                 self._letters.append(span)
         self._advance()
 
@@ -123,7 +123,9 @@ class SharePartition:
     def spans(self) -> list[Span]:
         """What is to be kept on disk: after a restart, nothing is lent out."""
         kept = (
-            replace(span, state=State.AVAILABLE, member="", deadline=0.0) if span.state is State.ACQUIRED else span
+            replace(span, state=RecordState.AVAILABLE, member="", deadline=0.0)
+            if span.state is RecordState.ACQUIRED
+            else span
             for span in self._spans
         )
         merged: list[Span] = []
@@ -132,13 +134,13 @@ class SharePartition:
         return merged
 
     def counts(self) -> Counts:
-        def sum_of(*states: State) -> int:
+        def sum_of(*states: RecordState) -> int:
             return sum(span.records for span in self._spans if span.state in states)
 
         return Counts(
-            available=sum_of(State.AVAILABLE),
-            acquired=sum_of(State.ACQUIRED),
-            done=sum_of(State.ACKNOWLEDGED, State.ARCHIVED, State.ARCHIVING),
+            available=sum_of(RecordState.AVAILABLE),
+            acquired=sum_of(RecordState.ACQUIRED),
+            done=sum_of(RecordState.ACKNOWLEDGED, RecordState.ARCHIVED, RecordState.ARCHIVING),
         )
 
     # -- giving out -------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ class SharePartition:
     def next_offset(self, limits: ShareLimits) -> int | None:
         """Where the next record to give out is; None while too many are out."""
         for span in self._spans:
-            if span.state is State.AVAILABLE:
+            if span.state is RecordState.AVAILABLE:
                 return span.first
         return None if self.end - self.start >= limits.in_flight_max else self.end
 
@@ -168,7 +170,9 @@ class SharePartition:
         self._soonest = min(self._soonest, deadline)
 
         def lent(span: Span) -> Span:
-            return replace(span, state=State.ACQUIRED, count=span.count + 1, member=member, deadline=deadline)
+            return replace(
+                span, state=RecordState.ACQUIRED, count=span.count + 1, member=member, deadline=deadline
+            )
 
         taken: list[Span] = []
         count = 0
@@ -178,7 +182,7 @@ class SharePartition:
             room = records_max - count if exact else last - first + 1
             self._extend(first, last, limits, room if exact else None)
             for span in self._spans[slice(*_places(self._spans, first, last))]:
-                if span.state is not State.AVAILABLE or room <= 0:
+                if span.state is not RecordState.AVAILABLE or room <= 0:
                     continue
                 low = max(span.first, first)
                 high = min(span.last, last, low + room - 1)
@@ -196,21 +200,23 @@ class SharePartition:
         """Take offsets in that were never given out, as many as may be out at a time."""
         if first > self.end:
             # Offsets that the log has skipped: compacted away, or the broker's own markers.
-            _append(self._spans, Span(self.end, first - 1, State.ARCHIVED))
+            _append(self._spans, Span(self.end, first - 1, RecordState.ARCHIVED))
             self._advance()
         low = max(first, self.end)
         high = min(last, self.start + limits.in_flight_max - 1)
         if room is not None:
             high = min(high, low + room - 1)
         if low <= high:
-            _append(self._spans, Span(low, high, State.AVAILABLE))
+            _append(self._spans, Span(low, high, RecordState.AVAILABLE))
 
     def skip(self, first: int, last: int) -> None:
         """None of these offsets is for anybody: markers of the broker, records of an aborted transaction."""
         if last >= self.end:
-            _append(self._spans, Span(self.end, last, State.ARCHIVED))
+            _append(self._spans, Span(self.end, last, RecordState.ARCHIVED))
         self._change(
-            first, last, lambda s: Span(s.first, s.last, State.ARCHIVED) if s.state is State.AVAILABLE else s
+            first,
+            last,
+            lambda s: Span(s.first, s.last, RecordState.ARCHIVED) if s.state is RecordState.AVAILABLE else s,
         )
         self._advance()
 
@@ -240,7 +246,7 @@ class SharePartition:
             return None
         spans = self._spans[slice(*_places(self._spans, first, ack.last))]
         covered = bool(spans) and spans[0].first <= first and spans[-1].last >= ack.last
-        mine = all(span.state is State.ACQUIRED and span.member == member for span in spans)
+        mine = all(span.state is RecordState.ACQUIRED and span.member == member for span in spans)
         return None if covered and mine else ShareError.INVALID_STATE
 
     def _settle(self, first: int, last: int, kind: Ack, limits: ShareLimits, now: float) -> None:
@@ -251,7 +257,7 @@ class SharePartition:
         elif kind is Ack.REJECT:
             self._change(first, last, lambda span: _given_up(span, Reason.REJECTED))
         else:
-            state = State.ACKNOWLEDGED if kind is Ack.ACCEPT else State.ARCHIVED
+            state = RecordState.ACKNOWLEDGED if kind is Ack.ACCEPT else RecordState.ARCHIVED
             self._change(first, last, lambda span: Span(span.first, span.last, state))
 
     def release(self, member: str, limits: ShareLimits, *, politely: bool = False) -> bool:
@@ -269,7 +275,7 @@ class SharePartition:
             return False
         found = self._take_back(lambda span: span.deadline <= now, limits)
         self._soonest = min(
-            (span.deadline for span in self._spans if span.state is State.ACQUIRED), default=float("inf")
+            (span.deadline for span in self._spans if span.state is RecordState.ACQUIRED), default=float("inf")
         )
         return found
 
@@ -279,7 +285,7 @@ class SharePartition:
         limits: ShareLimits,
         give_back: "Callable[[Span, ShareLimits], Span] | None" = None,
     ) -> bool:
-        found = [span for span in self._spans if span.state is State.ACQUIRED and matches(span)]
+        found = [span for span in self._spans if span.state is RecordState.ACQUIRED and matches(span)]
         for span in found:
             self._change(span.first, span.last, lambda part: (give_back or _given_back)(part, limits))
         self._advance()
@@ -296,7 +302,9 @@ class SharePartition:
         """The dead letters of a range are written, or nobody wants them: it is done."""
 
         def buried(span: Span) -> Span:
-            return Span(span.first, span.last, State.ARCHIVED) if span.state is State.ARCHIVING else span
+            return (
+                Span(span.first, span.last, RecordState.ARCHIVED) if span.state is RecordState.ARCHIVING else span
+            )
 
         self._change(letter.first, letter.last, buried)
         self._advance()
@@ -327,7 +335,7 @@ class SharePartition:
             if span.first < first:
                 before.append(replace(span, last=first - 1))
             inner = change(replace(span, first=max(span.first, first), last=min(span.last, last)))
-            if inner.state is State.ARCHIVING:
+            if inner.state is RecordState.ARCHIVING:
                 self._letters.append(inner)
             changed.append(inner)
             if span.last > last:
@@ -344,7 +352,7 @@ class SharePartition:
         """Let go of the first records that are done."""
         done = 0
         for span in self._spans:
-            if span.state not in (State.ACKNOWLEDGED, State.ARCHIVED):
+            if span.state not in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED):
                 break
             self.start = span.last + 1
             done += 1
@@ -363,15 +371,15 @@ def trimmed(start: int, spans: Iterable[Span], end: int) -> tuple[int, list[Span
 def _given_back(span: Span, limits: ShareLimits) -> Span:
     if span.count >= limits.deliveries_max:
         return _given_up(span, Reason.LIMIT)
-    return Span(span.first, span.last, State.AVAILABLE, span.count)
+    return Span(span.first, span.last, RecordState.AVAILABLE, span.count)
 
 
 def _not_delivered(span: Span, limits: ShareLimits) -> Span:
-    return Span(span.first, span.last, State.AVAILABLE, max(span.count - 1, 0))
+    return Span(span.first, span.last, RecordState.AVAILABLE, max(span.count - 1, 0))
 
 
 def _given_up(span: Span, reason: Reason) -> Span:
-    return Span(span.first, span.last, State.ARCHIVING, span.count, reason=reason)
+    return Span(span.first, span.last, RecordState.ARCHIVING, span.count, reason=reason)
 
 
 def _append(spans: list[Span], span: Span) -> None:
@@ -380,7 +388,7 @@ def _append(spans: list[Span], span: Span) -> None:
         last = spans[-1]
         alike = last == replace(span, first=last.first, last=last.last)
         # Letters are written one range at a time and must keep their ends.
-        if alike and last.last + 1 == span.first and span.state is not State.ARCHIVING:
+        if alike and last.last + 1 == span.first and span.state is not RecordState.ARCHIVING:
             spans[-1] = replace(last, last=span.last)
             return
     spans.append(span)
