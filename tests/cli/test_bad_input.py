@@ -52,7 +52,7 @@ def test_app_file_that_cannot_be_used(headwater: Run, tmp_path: Path, source: st
 
 
 def test_app_file_that_is_not_there(headwater: Run) -> None:
-    complains(headwater("run", "nowhere.py"), "nowhere.py", "no such file", code=2)
+    complains(headwater("run", "nowhere.py"), "nowhere.py", "does not exist", code=2)
 
 
 def test_view_that_names_a_missing_column(headwater: Run, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_no_broker_there(headwater: Run, tmp_path: Path, free_port: int) -> None
         (["broker", "--durability", "perhaps"], ["fsync, interval, never"]),
         (["topic", "list", "-b", "nonsense"], ["'nonsense'", "host:port"]),
         (["run", "app.py", "--conf", "spark.x"], ["--conf 'spark.x'", "KEY=VALUE"]),
-        (["view", "rows", "revenue"], ["no directory '.headwater'", "--data"]),
+        (["view", "rows", "revenue"], ["directory '.headwater' does not exist", "--data"]),
         (["view", "rows", "revenue", "--data", "."], ["no file", "run the app first"]),
     ],
 )
@@ -114,7 +114,7 @@ def test_unknown_view_names_those_there_are(headwater: Run, tmp_path: Path, stor
 
 
 def test_rebuild_of_what_is_not_there(headwater: Run, tmp_path: Path, store_with_a_view: Any) -> None:
-    complains(headwater("rebuild", "nothing", "--data", tmp_path), "no such view", "revenue", code=2)
+    complains(headwater("rebuild", "nothing", "--data", tmp_path), "no view has this name", "revenue", code=2)
     complains(headwater("rebuild", "revenue", "--data", tmp_path / "empty"), "run the app first", code=2)
 
 
@@ -124,7 +124,7 @@ def test_rebuild_of_an_app_that_does_not_run_is_noted(
     asked = headwater("rebuild", "revenue", "--data", tmp_path)
     assert "when the app runs next" in asked.stdout
     again = headwater("rebuild", "revenue", "--from", "now", "--data", tmp_path)
-    assert "behind those it has read" in again.stdout
+    assert "the first record it has not read" in again.stdout
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_full_disk_is_told_in_words_whoever_meets_it(
         cli.main()
     assert ended.value.code == 1
     told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("error: cannot go on, the disk is full: ")
+    assert told[0].startswith("error: cannot continue, the disk is full: ")
     assert told[0].endswith(str(error).splitlines()[-1].strip())
     assert told[1:] == ["hint: make room and start it again: it goes on where it was"]
 

@@ -190,7 +190,7 @@ def test_view_query_pages_and_earlier_positions(headwater: Run, views: ViewStore
     now = query("--where", "revenue = 99", "--at-least", "orders:0:4")
     assert (then["rows"], len(now["rows"])) == ([], 1)
     text = headwater("view", "query", "revenue", "--limit", "1", "--data", tmp_path).stdout
-    assert "(more rows: --after " in text
+    assert "(more rows: pass --after " in text
     got = headwater("view", "get", "revenue", "tea", "1", "--as-of", "3", "--data", tmp_path, "-o", "json").stdout
     assert json.loads(got)["rows"][0]["revenue"] == 2.5
 

@@ -19,7 +19,7 @@ def test_demo_ends_by_itself_with_a_summary(headwater: Any) -> None:
 def test_demo_ends_cleanly_on_interrupt_and_serves_meanwhile(start: Any) -> None:
     process = start("demo", "--http", "127.0.0.1:0")
     lines = []
-    while "look at http://" not in (lines[-1] if lines else ""):
+    while "open http://" not in (lines[-1] if lines else ""):
         line = process.stdout.readline()
         assert line, "".join(lines)
         lines.append(line)

@@ -109,14 +109,14 @@ def test_missing_package_is_a_problem() -> None:
 def test_data_directory_is_not_made_by_looking(tmp_path: Path) -> None:
     check = check_data_directory(tmp_path)
     assert check.status is Status.OK
-    assert "not there yet" in check.found
+    assert "does not exist yet" in check.found
     assert list(tmp_path.iterdir()) == []
 
 
 def test_data_directory_that_is_there(tmp_path: Path) -> None:
     (tmp_path / ".headwater").mkdir()
     check = check_data_directory(tmp_path)
-    assert check.found == f"{tmp_path / '.headwater'} can be written"
+    assert check.found == f"{tmp_path / '.headwater'} is writable"
     assert list((tmp_path / ".headwater").iterdir()) == []
 
 
@@ -129,7 +129,7 @@ def test_data_directory_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
 
 def test_disk_and_memory_are_told_in_gigabytes(tmp_path: Path) -> None:
     assert check_disk(tmp_path).found.endswith(" GB free")
-    assert check_memory().found == f"{memory_bytes() / 2**30:.1f} GB in all"
+    assert check_memory().found == f"{memory_bytes() / 2**30:.1f} GB in total"
 
 
 def test_taken_port_is_told_but_no_fault() -> None:
@@ -137,7 +137,7 @@ def test_taken_port_is_told_but_no_fault() -> None:
         port = server.getsockname()[1]
         taken = check_port(port)
     assert (taken.name, taken.status) == (f"port {port}", Status.OK)
-    assert taken.found.startswith("taken")
+    assert taken.found.startswith("in use")
     assert check_port(port).found == "free"
 
 
@@ -157,7 +157,7 @@ def test_problem_gives_exit_code_1_and_the_fix(tmp_path: Path, monkeypatch: pyte
     result = CliRunner().invoke(app, [])
     assert result.exit_code == 1
     assert "x  data directory  cannot write to " in result.stdout
-    assert "fix: run headwater in a directory you may write to" in result.stdout
+    assert "fix: run headwater in a directory that you can write to" in result.stdout
     assert result.stdout.endswith("not ready: see the lines marked x\n")
 
 

@@ -35,13 +35,13 @@ def test_quotas_are_set_listed_and_removed(broker: Broker, headwater: Run) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("set", "producer_byte_rate=10"), "say whom the quota is for"),
+        (("set", "producer_byte_rate=10"), "no user or client is named"),
         (("set", "producer_byte_rate", "--client-id", "a"), "expected NAME=NUMBER"),
         (("set", "producer_byte_rate=fast", "--client-id", "a"), "expected NAME=NUMBER"),
         (("set", "producer_byte_rate=-1", "--client-id", "a"), "must be greater than 0"),
         (("set", "speed=1", "--client-id", "a"), "there are producer_byte_rate"),
         (("set", "producer_byte_rate=1", "--client-id", "a", "--client-id-default"), "not both"),
-        (("set", "producer_byte_rate=1", "--client-id", ""), "a name is empty"),
+        (("set", "producer_byte_rate=1", "--client-id", ""), "the name is empty"),
     ],
 )
 def test_a_mistake_is_told_in_words(

@@ -1,4 +1,4 @@
-"""`headwater topic`: the topics of a log, and the records in them."""
+"""`headwater topic list|create|produce|consume`: topics and their records."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater.cli.options import BootstrapOption, TopicArgument
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
 from headwater.errors import InvalidError
 
@@ -18,19 +19,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List and create topics, produce and consume records.", no_args_is_help=True)
 
 PRODUCE_RECORDS = 1000
-"""How many lines go into one batch."""
-
-BootstrapOption = Annotated[
-    str,
-    typer.Option("--bootstrap-servers", "-b", help="host:port of the log.", envvar="HEADWATER_BOOTSTRAP_SERVERS"),
-]
+"""Lines per record batch."""
 
 
 @app.command("list")
 def list_topics(
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092", output: OutputOption = OutputFormat.TEXT
 ) -> None:
-    """List topics, with their partitions and records.
+    """List topics with their numbers of partitions and records.
 
     Example: headwater topic list --output json
     """
@@ -57,8 +53,8 @@ def list_topics(
 
 @app.command("create")
 def create_topic(
-    name: Annotated[str, typer.Argument(help="Name of the topic.")],
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions.")] = 1,
+    name: TopicArgument,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", help="A config as NAME=VALUE; may be repeated.")
     ] = None,
@@ -73,14 +69,14 @@ def create_topic(
     configs = dict(_name_and_value(text) for text in config or [])
     with Client(bootstrap_servers) as client:
         client.create_topic(name, partitions=partitions, configs=configs)
-    print(f"topic {name} is there, with {partitions} partitions asked for")
+    print(f"topic {name} exists ({partitions} partitions requested)")
 
 
 @app.command("produce")
 def produce_records(
-    name: Annotated[str, typer.Argument(help="Name of the topic.")],
+    name: TopicArgument,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="What stands between key and value in a line.")
+        str | None, typer.Option("--key-separator", "-K", help="Separator between key and value in a line.")
     ] = None,
     partition: Annotated[int, typer.Option(min=0, help="Partition to append to.")] = 0,
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
@@ -103,19 +99,19 @@ def produce_records(
             records = [Record(key=key, value=value, timestamp_ms=clock.now_ms()) for key, value in pairs]
             client.append(TopicPartition(name, partition), records)
             count += len(records)
-    print(f"appended {count} records to {name}-{partition}", file=sys.stderr)
+    print(f"appended {count} record{'' if count == 1 else 's'} to {name}-{partition}", file=sys.stderr)
 
 
 @app.command("consume")
 def consume_records(
-    name: Annotated[str, typer.Argument(help="Name of the topic.")],
+    name: TopicArgument,
     offset: Annotated[
-        int | None, typer.Option(help="First offset in each partition; the oldest record if not given.")
+        int | None, typer.Option(help="First offset in each partition; defaults to the oldest record.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Print no more than this.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of records.")] = None,
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
 ) -> None:
-    """Print the records that are there as JSON, one a line, and exit.
+    """Print the records of a topic as JSON, one per line, up to its current end.
 
     Example: headwater topic consume orders.deadletter --limit 10
     """
@@ -127,7 +123,7 @@ def consume_records(
 
 
 def records_of(client: "Client", topic: str, offset: int | None) -> "Iterator[tuple[int, Record]]":
-    """The records of each partition in turn, up to where it ended when we asked."""
+    """Yield the records of one partition after the other, up to the end offset at the time of the call."""
     from headwater.record import TopicPartition
     from headwater.transmit.client.client import EARLIEST, LATEST
     from headwater.transmit.records.batch import decode_batch, walk
@@ -141,9 +137,9 @@ def records_of(client: "Client", topic: str, offset: int | None) -> "Iterator[tu
         at = first = oldest[partition] if offset is None else max(offset, oldest[partition])
         while at < latest[partition]:
             data, at = client.read(partition, at)
-            for place, header in walk(data):
+            for start, header in walk(data):
                 if not header.is_control:
-                    found = (record for record in decode_batch(data, place) if record.offset >= first)
+                    found = (record for record in decode_batch(data, start) if record.offset >= first)
                     yield from ((partition.partition, record) for record in found)
 
 
@@ -162,7 +158,7 @@ def _key_and_value(line: bytes, separator: str | None) -> tuple[bytes | None, by
 
 
 def _as_json(topic: str, partition: int, record: "Record") -> dict[str, Any]:
-    """The fields of kcat's envelope; bytes that are no UTF-8 are shown with replacement characters."""
+    """Return a record with the fields of kcat's JSON envelope; invalid UTF-8 becomes replacement characters."""
     return {
         "topic": topic,
         "partition": partition,

@@ -1,21 +1,19 @@
-"""`headwater topic describe|configs|alter|delete`: what a topic is, how it is set, and its end."""
+"""`headwater topic describe|configs|alter|delete`: administer topics."""
 
 from typing import Annotated
 
 import typer
 
-from headwater.cli.commands.topic import BootstrapOption
+from headwater.cli.options import BootstrapOption, TopicArgument
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
-
-NameArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
 
 
 def describe_topic(
-    name: NameArgument,
+    name: TopicArgument,
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Show the partitions of a topic, with their offsets, and the configs that are not defaults.
+    """Show the partitions of a topic with their offsets, and the configs that differ from the default.
 
     Example: headwater topic describe orders --output json
     """
@@ -24,7 +22,7 @@ def describe_topic(
     from headwater.transmit.client.topics import topic_settings
 
     with Client(bootstrap_servers) as client:
-        settings = topic_settings(client, name)  # an unknown topic ends here
+        settings = topic_settings(client, name)  # raises an error if the topic does not exist
         partitions = [TopicPartition(name, n) for n in sorted(client.topics([name])[name].leaders)]
         start, end = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
     rows = [{"partition": tp.partition, "start_offset": start[tp], "end_offset": end[tp]} for tp in partitions]
@@ -38,11 +36,11 @@ def describe_topic(
 
 
 def topic_configs(
-    name: NameArgument,
+    name: TopicArgument,
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """List every config of a topic, with who has set it and what it means.
+    """List every config of a topic with its value, source and meaning.
 
     Example: headwater topic configs orders
     """
@@ -61,17 +59,19 @@ def topic_configs(
 
 
 def alter_topic(
-    name: NameArgument,
-    changes: Annotated[list[str], typer.Argument(help="NAME=VALUE sets a config, NAME= takes it back.")],
+    name: TopicArgument,
+    changes: Annotated[
+        list[str], typer.Argument(help="NAME=VALUE sets a config, NAME= resets it to its default.")
+    ],
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Change configs of a topic; they hold at once.
+    """Change configs of a topic, with immediate effect.
 
     Example: headwater topic alter orders retention.ms=86400000 cleanup.policy=
     """
     from headwater.errors import InvalidError
-    from headwater.transmit.client import topics as administration
+    from headwater.transmit.client import topics as topic_client
     from headwater.transmit.client.client import Client
 
     wanted: dict[str, str | None] = {}
@@ -81,15 +81,15 @@ def alter_topic(
             raise InvalidError(f"cannot read change {change!r}: expected NAME=VALUE or NAME=")
         wanted[key] = value or None
     with Client(bootstrap_servers) as client:
-        administration.alter_topic(client, name, wanted)
+        topic_client.alter_topic(client, name, wanted)
     if output is OutputFormat.JSON:
         print_json({"name": name, "configs": wanted})
     else:
-        print(f"topic {name} is changed: {', '.join(changes)}")
+        print(f"topic {name} changed: {', '.join(changes)}")
 
 
 def delete_topic(
-    name: NameArgument,
+    name: TopicArgument,
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
@@ -97,19 +97,19 @@ def delete_topic(
 
     Example: headwater topic delete orders
     """
-    from headwater.transmit.client import topics as administration
+    from headwater.transmit.client import topics as topic_client
     from headwater.transmit.client.client import Client
 
     with Client(bootstrap_servers) as client:
-        administration.delete_topic(client, name)
+        topic_client.delete_topic(client, name)
     if output is OutputFormat.JSON:
         print_json({"name": name, "deleted": True})
     else:
-        print(f"topic {name} is deleted")
+        print(f"topic {name} deleted")
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Put these beside the other commands of `headwater topic`."""
+    """Add these commands to `headwater topic`."""
     app.command("describe")(describe_topic)
     app.command("configs")(topic_configs)
     app.command("alter")(alter_topic)
