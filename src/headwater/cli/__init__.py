@@ -26,7 +26,6 @@ from headwater.cli.commands import (
     run,
     sql,
     topic,
-    topic_admin,
     transcript,
     view,
 )
@@ -48,7 +47,6 @@ app.add_typer(late.app, name="late", rich_help_panel="Apps")
 app.command("rebuild", rich_help_panel="Apps")(rebuild.rebuild)
 app.command("transcript", rich_help_panel="Apps")(transcript.transcript)
 app.command("broker", rich_help_panel="The log")(broker.broker)
-topic_admin.add_commands(topic.app)
 app.add_typer(topic.app, name="topic", rich_help_panel="The log")
 app.add_typer(group.app, name="group", rich_help_panel="The log")
 app.add_typer(queue.app, name="queue", rich_help_panel="The log")

@@ -1,4 +1,4 @@
-"""`headwater topic list|create|produce|consume`: topics and their records."""
+"""`headwater topic`: list, create, describe, alter and delete topics; produce and consume records."""
 
 import json
 import sys
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from headwater.record import Record
     from headwater.transmit.client.client import Client
 
-app = typer.Typer(help="List and create topics, produce and consume records.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, create, change and delete topics, produce and consume records.", no_args_is_help=True
+)
 
 PRODUCE_RECORDS = 1000
 """Lines per record batch."""
@@ -120,6 +122,109 @@ def consume_records(
     with Client(bootstrap_servers) as client:
         for partition, record in islice(records_of(client, name, offset), limit):
             print(json.dumps(_as_json(name, partition, record), ensure_ascii=False))
+
+
+@app.command("describe")
+def describe_topic(
+    name: TopicArgument,
+    bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Show the partitions of a topic with their offsets, and the configs that differ from the default.
+
+    Example: headwater topic describe orders --output json
+    """
+    from headwater.record import TopicPartition
+    from headwater.transmit.client.client import EARLIEST, LATEST, Client
+    from headwater.transmit.client.topics import topic_settings
+
+    with Client(bootstrap_servers) as client:
+        settings = topic_settings(client, name)  # raises an error if the topic does not exist
+        partitions = [TopicPartition(name, n) for n in sorted(client.topics([name])[name].leaders)]
+        start, end = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
+    rows = [{"partition": tp.partition, "start_offset": start[tp], "end_offset": end[tp]} for tp in partitions]
+    changed = {setting.name: setting.value for setting in settings if setting.source != "default"}
+    if output is OutputFormat.JSON:
+        print_json({"name": name, "partitions": rows, "configs": changed})
+        return
+    print_table(["partition", "start_offset", "end_offset"], [list(row.values()) for row in rows])
+    for key, value in changed.items():
+        print(f"{key} = {value}")
+
+
+@app.command("configs")
+def topic_configs(
+    name: TopicArgument,
+    bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """List every config of a topic with its value, source and meaning.
+
+    Example: headwater topic configs orders
+    """
+    from headwater.transmit.client.client import Client
+    from headwater.transmit.client.topics import topic_settings
+
+    with Client(bootstrap_servers) as client:
+        settings = topic_settings(client, name)
+    if output is OutputFormat.JSON:
+        rows = [{"name": s.name, "value": s.value, "source": s.source, "doc": s.doc} for s in settings]
+        print_json({"name": name, "configs": rows})
+    else:
+        print_table(
+            ["name", "value", "source", "meaning"], [[s.name, s.value or "", s.source, s.doc] for s in settings]
+        )
+
+
+@app.command("alter")
+def alter_topic(
+    name: TopicArgument,
+    changes: Annotated[
+        list[str], typer.Argument(help="NAME=VALUE sets a config, NAME= resets it to its default.")
+    ],
+    bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Change configs of a topic, with immediate effect.
+
+    Example: headwater topic alter orders retention.ms=86400000 cleanup.policy=
+    """
+    from headwater.transmit.client import topics as topic_client
+    from headwater.transmit.client.client import Client
+
+    wanted: dict[str, str | None] = {}
+    for change in changes:
+        key, found, value = change.partition("=")
+        if not found or not key:
+            raise InvalidError(f"cannot read change {change!r}: expected NAME=VALUE or NAME=")
+        wanted[key] = value or None
+    with Client(bootstrap_servers) as client:
+        topic_client.alter_topic(client, name, wanted)
+    if output is OutputFormat.JSON:
+        print_json({"name": name, "configs": wanted})
+    else:
+        print(f"topic {name} changed: {', '.join(changes)}")
+
+
+@app.command("delete")
+def delete_topic(
+    name: TopicArgument,
+    bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Delete a topic and its records.
+
+    Example: headwater topic delete orders
+    """
+    from headwater.transmit.client import topics as topic_client
+    from headwater.transmit.client.client import Client
+
+    with Client(bootstrap_servers) as client:
+        topic_client.delete_topic(client, name)
+    if output is OutputFormat.JSON:
+        print_json({"name": name, "deleted": True})
+    else:
+        print(f"topic {name} deleted")
 
 
 def records_of(client: "Client", topic: str, offset: int | None) -> "Iterator[tuple[int, Record]]":
