@@ -15,7 +15,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 ORDERS = TopicPartition("orders", 0)
 
 
-def test_letters_are_listed_shown_and_redriven(tmp_path: Path, headwater: Run) -> None:
+def test_dead_letters_are_listed_shown_and_redriven(tmp_path: Path, headwater: Run) -> None:
     with Broker(tmp_path / "data") as broker:
         servers = broker.bootstrap_servers
         with Client(servers) as client:
