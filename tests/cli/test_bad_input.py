@@ -156,7 +156,7 @@ def test_a_full_disk_is_reported_without_traceback(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("error: cannot continue, the disk is full: ")
     assert lines[0].endswith(str(error).splitlines()[-1].strip())
-    assert lines[1:] == ["hint: make room and start it again: it goes on where it was"]
+    assert lines[1:] == ["hint: free some space and start again: it continues where it stopped"]
 
 
 def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
