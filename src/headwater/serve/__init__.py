@@ -1,4 +1,4 @@
-"""Results are read: views, topics and pipelines as JSON over HTTP, and their changes as they happen.
+"""Reading results: views, topics and pipelines as JSON over HTTP, and their changes as they happen.
 
-Nothing here writes. The console and the commands see an app through these addresses alone.
+Nothing here writes. The console reads an app only through this HTTP API.
 """
