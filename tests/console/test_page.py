@@ -1,5 +1,6 @@
 """The console in a real browser, served by a real server."""
 
+import dataclasses
 import datetime as dt
 import re
 import shutil
@@ -76,7 +77,7 @@ class Shop:
     def read_groups(self) -> list[GroupLag]:
         return self.readers
 
-    def sell(self, *rows: tuple[str, int, float]) -> None:
+    def sell(self, *rows: tuple[str, int, float], view: str = "revenue") -> None:
         """Commit one batch of rows: product, minute after noon, revenue."""
         starts = [NOON + dt.timedelta(minutes=minute) for _, minute, _ in rows]
         windows = [{"start": start, "end": start + dt.timedelta(minutes=1)} for start in starts]
@@ -87,7 +88,7 @@ class Shop:
                 "revenue": pa.array([revenue for _, _, revenue in rows], pa.float64()),
             }
         )
-        self.views.commit_rows("revenue", table, run="run-1", batch=self.batch)
+        self.views.commit_rows(view, table, run="run-1", batch=self.batch)
         self.batch += 1
 
     def report(self, **body: object) -> None:
@@ -293,6 +294,23 @@ def test_overview_links_to_each_view_with_its_number_of_rows(shop, visit):
     expect(page).to_have_title(re.compile("^revenue .* shop "))
 
 
+def test_arrow_keys_move_between_tabs(shop, visit):
+    page = visit.open("/views/revenue")
+    page.get_by_role("tab", name="revenue").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="stock")).to_be_focused()
+    expect(page.get_by_role("tab", name="stock")).to_have_attribute("aria-selected", "true")
+    assert urlsplit(page.url).path == "/views/stock"
+
+
+def test_commands_for_a_view_can_be_copied(shop, visit):
+    page = visit.open("/views/revenue")
+    page.get_by_role("button", name="CLI").click()
+    expect(page.locator("#toast")).to_contain_text("headwater view rows revenue")
+    page.get_by_role("button", name="URL").click()
+    expect(page.locator("#toast")).to_contain_text(f"curl '{visit.url}/api/v1/views/revenue/rows?order_by=window")
+
+
 def test_deep_link_survives_a_reload(shop, visit):
     shop.sell(("tea", 0, 3.5), ("coffee", 0, 4.0))
     page = visit.open("/views/revenue?filter=tea&sort=-revenue&zone=local")
@@ -363,13 +381,15 @@ def test_rebuilt_view_is_read_again(shop, visit):
     page = visit.open("/views/revenue")
     rows = page.locator("table.rows tbody tr")
     expect(rows).to_have_count(2)
-    shape = shop.views.shape("revenue")
-    Generations(shop.views).restart("revenue")
-    shop.views.declare(shape)
-    expect(page.locator("#view")).to_contain_text("No rows yet")
-    shop.batch = 0
-    shop.sell(("milk", 0, 1.0))
+    generations = Generations(shop.views)
+    rebuild = generations.ask_rebuild("revenue")
+    shop.views.declare(dataclasses.replace(shop.views.shape("revenue"), name=rebuild.name))
+    shop.sell(("milk", 0, 1.0), view=rebuild.name)
+    generations.swap(rebuild)
     expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("milk")
+    shop.sell(("milk", 1, 2.0))
+    expect(rows).to_have_count(2)
 
 
 @pytest.mark.parametrize("width", [360, 400, 820, 1600])

@@ -210,14 +210,14 @@ async def _read_rows(request: Request, key: Sequence[str]) -> dict[str, Any]:
     await wait_until_seen(views, shape.name, parameters, SystemClock())
 
     def read() -> dict[str, Any]:
-        answer = views.ask(shape.name, question_of(shape, parameters, key, views))
+        found = views.ask(shape.name, question_of(shape, parameters, key, views))
         return {
             "view": shape.name,
             "columns": describe_columns(shape),
-            "rows": answer.rows,
-            "position": answer.position,
-            "token": answer.token,
-            "next": answer.next,
+            "rows": found.rows,
+            "position": found.position,
+            "token": found.token,
+            "next": found.next,
         }
 
     return await run_in_threadpool(read)
@@ -252,7 +252,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 def _unexpected_error(request: Request, error: Exception) -> Response:
     # Internals are not shown to the client; the traceback is in the app's log.
-    _log.error("cannot answer %s %s", request.method, request.url.path, exc_info=error)
+    _log.error("cannot handle %s %s", request.method, request.url.path, exc_info=error)
     return _error(500, "internal server error; see the log of the app", None)
 
 

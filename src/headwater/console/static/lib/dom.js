@@ -43,7 +43,7 @@ const DRAWN = Symbol("drawn"); // property of a parent: Map of key -> result of 
 /**
  * Make the parent's children match the items, by key and in order.
  *
- * `create(item)` is called once per key and returns an object with at least `element`; `update(made, item)` gets
+ * `create(item)` is called once per key and returns an object with at least `element`; `update(parts, item)` gets
  * that object on every call.
  */
 export function reconcile(parent, items, keyOf, create, update) {
@@ -52,12 +52,12 @@ export function reconcile(parent, items, keyOf, create, update) {
   let next = parent.firstChild;
   for (const item of items) {
     const key = keyOf(item);
-    const made = before.get(key) ?? create(item);
+    const parts = before.get(key) ?? create(item);
     before.delete(key);
-    after.set(key, made);
-    update(made, item);
-    if (made.element === next) next = next.nextSibling;
-    else parent.insertBefore(made.element, next);
+    after.set(key, parts);
+    update(parts, item);
+    if (parts.element === next) next = next.nextSibling;
+    else parent.insertBefore(parts.element, next);
   }
   for (const { element } of before.values()) element.remove();
   parent[DRAWN] = after;

@@ -12,6 +12,7 @@ function mount(element, { state, link }) {
     h("div", { class: "column" }, topics.panel, views.panel, groups.panel),
     h("div", { class: "column" }, pipelines.panel),
   );
+  setAttribute(groups.panel, "hidden", ""); // until there is a group
   return {
     update(status) {
       drawTopics(topics.content, status.topics);
@@ -70,15 +71,15 @@ function createTopic(topic) {
   return { element, name, stale, partitions, records, rate, chart };
 }
 
-function updateTopic(made, topic) {
-  setText(made.name, topic.name);
-  setText(made.partitions, formatCount(topic.partitions));
-  setAttribute(made.partitions, "title", topic.partitionOffsets.map(describePartition).join("\n"));
-  setText(made.records, formatCount(topic.records));
-  setText(made.rate, formatRate(topic.recordsPerSecond));
-  setAttribute(made.stale, "hidden", topic.stale ? null : "");
-  setAttribute(made.element, "class", topic.stale ? "stale" : null);
-  drawLine(made.chart, topic.history.map((point) => point.recordsPerSecond));
+function updateTopic(parts, topic) {
+  setText(parts.name, topic.name);
+  setText(parts.partitions, formatCount(topic.partitions));
+  setAttribute(parts.partitions, "title", topic.partitionOffsets.map(describePartition).join("\n"));
+  setText(parts.records, formatCount(topic.records));
+  setText(parts.rate, formatRate(topic.recordsPerSecond));
+  setAttribute(parts.stale, "hidden", topic.stale ? null : "");
+  setAttribute(parts.element, "class", topic.stale ? "stale" : null);
+  drawLine(parts.chart, topic.history.map((point) => point.recordsPerSecond));
 }
 
 function describePartition({ partition, startOffset, endOffset }) {
@@ -95,7 +96,7 @@ function drawViews(place, views, link) {
   }
   const headings = [["View", ""], ["Key", "text"], ["Rows", "number"], ["Position", "number"], ["Late", "number"]];
   const table = only(place, ".view-list", () => createTable("view-list", headings));
-  const update = (made, view) => updateView(made, view, link);
+  const update = (parts, view) => updateView(parts, view, link);
   reconcile(table.tBodies[0], views, (view) => view.name, createView, update);
 }
 
@@ -107,13 +108,13 @@ function createView(view) {
   return { element, anchor, key, rows, position, late };
 }
 
-function updateView(made, view, link) {
-  setAttribute(made.anchor, "href", link(`/views/${encodeURIComponent(view.name)}`));
-  setText(made.key, view.key.join(", "));
-  setText(made.rows, formatCount(view.rows));
-  setText(made.position, formatCount(view.position));
-  setText(made.late, formatCount(view.lateRows));
-  setAttribute(made.late, "title", view.lateRows > 0 ? `${formatCount(view.lateRowsWaiting)} not reprocessed` : null);
+function updateView(parts, view, link) {
+  setAttribute(parts.anchor, "href", link(`/views/${encodeURIComponent(view.name)}`));
+  setText(parts.key, view.key.join(", "));
+  setText(parts.rows, formatCount(view.rows));
+  setText(parts.position, formatCount(view.position));
+  setText(parts.late, formatCount(view.lateRows));
+  setAttribute(parts.late, "title", view.lateRows > 0 ? `${formatCount(view.lateRowsWaiting)} not reprocessed` : null);
 }
 
 // -- groups ---------------------------------------------------------------------------------------------------
@@ -132,12 +133,12 @@ function createGroup(group) {
   return { element: h("tr", {}, name, state, lag, risk), state, lag, risk };
 }
 
-function updateGroup(made, group) {
-  setText(made.state, group.state);
-  setText(made.lag, formatCount(group.lagRecords));
-  setText(made.risk, formatCount(group.atRiskRecords));
-  setAttribute(made.risk, "class", group.atRiskRecords > 0 ? "number warn" : "number");
-  setAttribute(made.element, "title", group.positions.map(describePosition).join("\n"));
+function updateGroup(parts, group) {
+  setText(parts.state, group.state);
+  setText(parts.lag, formatCount(group.lagRecords));
+  setText(parts.risk, formatCount(group.atRiskRecords));
+  setAttribute(parts.risk, "class", group.atRiskRecords > 0 ? "number warn" : "number");
+  setAttribute(parts.element, "title", group.positions.map(describePosition).join("\n"));
 }
 
 function describePosition({ topic, partition, offset, endOffset, atRiskRecords }) {
@@ -153,7 +154,7 @@ function drawPipelines(place, pipelines, zone) {
     return;
   }
   const list = only(place, ".pipelines", () => h("div", { class: "pipelines" }));
-  const update = (made, pipeline) => updatePipeline(made, pipeline, zone);
+  const update = (parts, pipeline) => updatePipeline(parts, pipeline, zone);
   reconcile(list, pipelines, (pipeline) => pipeline.name, createPipeline, update);
 }
 
@@ -182,15 +183,15 @@ function createPipeline(pipeline) {
   return { element, state, batch, error, values, chart, caption };
 }
 
-function updatePipeline(made, pipeline, zone) {
-  setText(made.state, pipeline.state ?? "unknown");
-  setAttribute(made.state, "data-state", pipeline.state ?? "unknown");
-  setText(made.batch, describeBatch(pipeline, zone));
-  setText(made.error, pipeline.error ?? "");
-  setAttribute(made.error, "hidden", pipeline.error ? null : "");
-  METRICS.forEach(([, format], n) => setText(made.values[n], format(pipeline)));
-  drawBars(made.chart, pipeline.history.map((batch) => batchBar(batch, zone)));
-  setText(made.caption, describeHistory(pipeline.history));
+function updatePipeline(parts, pipeline, zone) {
+  setText(parts.state, pipeline.state ?? "unknown");
+  setAttribute(parts.state, "data-state", pipeline.state ?? "unknown");
+  setText(parts.batch, describeBatch(pipeline, zone));
+  setText(parts.error, pipeline.error ?? "");
+  setAttribute(parts.error, "hidden", pipeline.error ? null : "");
+  METRICS.forEach(([, format], n) => setText(parts.values[n], format(pipeline)));
+  drawBars(parts.chart, pipeline.history.map((batch) => batchBar(batch, zone)));
+  setText(parts.caption, describeHistory(pipeline.history));
 }
 
 function describeBatch({ batchId, lastProgressMs, leftOutRecords }, zone) {

@@ -21,7 +21,7 @@ export function drawTable(table, rows, { order, zone, touched }) {
     setAttribute(cell, "aria-sort", name === order.column ? direction : null);
   }
   const { columns } = table.shape;
-  const update = (made, { key, row }) => updateRow(made, row, { columns, zone, names: touched.get(key) });
+  const update = (parts, { key, row }) => updateRow(parts, row, { columns, zone, names: touched.get(key) });
   reconcile(table.body, rows, ({ key }) => key, () => createRow(table.shape), update);
 }
 
@@ -37,9 +37,9 @@ function createRow(shape) {
   return { element: h("tr", {}, ...cells), cells };
 }
 
-function updateRow(made, row, { columns, zone, names }) {
+function updateRow(parts, row, { columns, zone, names }) {
   columns.forEach(({ name, type }, n) => {
-    const cell = made.cells[n];
+    const cell = parts.cells[n];
     setText(cell, formatCell(row[name], type, zone));
     setAttribute(cell, "title", exactCell(row[name], type, zone));
     if (names?.has(name)) flash(cell);
