@@ -49,7 +49,13 @@ function drawTopics(place, topics) {
 }
 
 function createTopics() {
-  const headings = [["Topic", ""], ["Parts", "number"], ["Records", "number"], ["Records/s", "number"], ["Last minute", "chart-cell"]];
+  const headings = [
+    ["Topic", ""],
+    ["Partitions", "number"],
+    ["Records", "number"],
+    ["Records/s", "number"],
+    ["Last minute", "chart-cell"],
+  ];
   const text = "No events yet. Send the first one with any Kafka client, or from a terminal:";
   return h("div", {}, createTable("topics", headings), h("div", { class: "empty" }, h("p", {}, text), h("pre")));
 }
@@ -162,7 +168,7 @@ const METRICS = [
   ["Rows/s in", (p) => formatRate(p.inputRowsPerSecond)],
   ["Processed/s", (p) => formatRate(p.processedRowsPerSecond)],
   ["Batch took", (p) => formatDuration(p.batchDurationMs)],
-  ["Lag", (p) => formatCount(p.behindRecords) + (p.catchUpSeconds > 0 ? `, ${formatDuration(p.catchUpSeconds * 1000)}` : "")],
+  ["Lag", describeLag],
 ];
 
 function createPipeline(pipeline) {
@@ -198,6 +204,12 @@ function describeBatch({ batchId, lastProgressMs, leftOutRecords }, zone) {
   if (batchId === null) return "no batch yet";
   const excluded = leftOutRecords ? `, ${formatCount(leftOutRecords)} poison rows excluded` : "";
   return `batch ${formatCount(batchId)} at ${formatTime(lastProgressMs, zone)}${excluded}`;
+}
+
+/** The records not read yet, and the time to catch up: `1,200 (4.0 s)`. */
+function describeLag({ behindRecords, catchUpSeconds }) {
+  const time = catchUpSeconds > 0 ? ` (${formatDuration(catchUpSeconds * 1000)})` : "";
+  return formatCount(behindRecords) + time;
 }
 
 function describeHistory(history) {
