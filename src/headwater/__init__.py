@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 # from this table, for type checkers and editors.
 _PUBLIC = {
     "headwater.app": ("App", "Topic", "View"),
-    "headwater.spark.operators.windowed": ("windowed", "correct_clocks"),
+    "headwater.spark.operators.windowed": ("windowed",),
     "headwater.process.windows.windows": (
         "Tumbling", "Hopping", "Sliding", "Session", "Global", "EVENT_TIME", "PROCESSING_TIME",
     ),
@@ -31,6 +31,7 @@ _PUBLIC = {
     "headwater.spark.operators.joins": ("join",),
     "headwater.spark.operators.side_input": ("SideInput",),
     "headwater.spark.operators.groups": ("aggregate", "top", "deduplicate", "rolling", "union"),
+    "headwater.spark.operators.device_clocks": ("correct_clocks",),
     "headwater.process.watermarks": ("Observed",),
     "headwater.sinks.postgres.sink": ("Postgres",),
     "headwater.sinks.sqlite": ("Sqlite",),
