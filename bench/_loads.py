@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import confluent_kafka
-from _brokers import KAFKA_VERSION, Running, java, kafka_jars
 
 from headwater.errors import UnavailableError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.batch import encode_batch
 from headwater.transmit.client import Client
+from support.brokers import KAFKA_VERSION, Running, java, kafka_jars
 
 TOOL_WAIT_S = 300
 BATCH_BYTES = 64_000

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from _maven import jars
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.spark.session import spark_session
+from support.maven import jars
 
 OURS, THEIRS = "headwater", "kafka"
 CONNECTOR = (  # Maven Central has none of Spark 4.3; these run with it.

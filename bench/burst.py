@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _brokers import create_topic, free_port, start_headwater
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 from _loads import producing
 from _report import machine
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from torture.processes import below
+from support.brokers import create_topic, start_headwater
+from support.processes import descendants, free_port
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "burst.md"
 TIMES = 50
@@ -59,7 +59,8 @@ class Seen:
     """When, and how long it said that it would take."""
 
     def look(self, process: int, pipeline: dict[str, Any]) -> None:
-        self.memory_mb = max(self.memory_mb, sum(map(memory_mb, (process, *(pid for pid, _ in below(process))))))
+        processes = (process, *(pid for pid, _ in descendants(process)))
+        self.memory_mb = max(self.memory_mb, sum(map(memory_mb, processes)))
         self.batch_rows = max(self.batch_rows, pipeline["numInputRows"] or 0)
         self.behind = max(self.behind, pipeline["behindRecords"] or 0)
         self.told.append((time.monotonic(), pipeline["catchUpSeconds"]))

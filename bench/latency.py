@@ -10,6 +10,7 @@ in memory, with no store behind it, so it is a floor and no rival. Its trigger i
 """
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
 
-from _brokers import create_topic, start_headwater
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 from _loads import producing
 from _report import machine
 from _spark import OURS, THEIRS, session_with_connector, stream
@@ -30,6 +32,7 @@ from headwater.clock import SystemClock
 from headwater.spark.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore
+from support.brokers import create_topic, start_headwater
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "latency.md"
 RATES = (1_000, 50_000)

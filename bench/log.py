@@ -23,16 +23,8 @@ from itertools import product
 from os import getloadavg
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from _brokers import (
-    KAFKA_VERSION,
-    Running,
-    create_topic,
-    java_version,
-    kafka_jars,
-    start_headwater,
-    start_kafka,
-)
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 from _loads import (
     acknowledged_after,
     fill,
@@ -44,6 +36,16 @@ from _loads import (
     wait_until_ready,
 )
 from _report import Cell, Results, Side, machine, tables
+
+from support.brokers import (
+    KAFKA_VERSION,
+    Running,
+    create_topic,
+    java_version,
+    kafka_jars,
+    start_headwater,
+    start_kafka,
+)
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "benchmarks" / "log.md"

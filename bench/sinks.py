@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from uuid import uuid4
 
-from _brokers import create_topic, start_headwater
-from _maven import jars
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 from _report import machine
 from _spark import CONNECTOR
 from pyspark.sql import DataFrame, SparkSession
@@ -31,10 +31,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 import headwater as hw
 from headwater.sink import Batch, Sink, Stream
 from headwater.spark.session import spark_session
+from support.brokers import create_topic, start_headwater
+from support.maven import jars
+from support.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT))
-from torture.postgres import PostgresServer  # noqa: E402 - beside us, not installed
 
 ROUNDS = 3
 BATCHES = 4

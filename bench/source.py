@@ -7,17 +7,21 @@ connector come from Maven and are for this comparison only. `--write` writes doc
 """
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from _brokers import create_topic, start_headwater
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 from _loads import python_produce
 from _report import machine
 from _spark import OURS, THEIRS, session_with_connector, stream
 from pyspark.sql import SparkSession
+
+from support.brokers import create_topic, start_headwater
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "source.md"
 ROUNDS = 3

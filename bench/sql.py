@@ -9,6 +9,7 @@ runs on all cores. Told are the first answer of a fresh process, as at the comma
 
 import argparse
 import multiprocessing
+import sys
 import tempfile
 import time
 from contextlib import ExitStack, closing
@@ -16,10 +17,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _report import machine
-from views import PostgresServer, fill_view
+from views import fill_view
+
+from support.postgres import PostgresServer
 
 SIDES = ("DuckDB", "Spark")
 OPEN = ExitStack()

@@ -32,6 +32,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 import pyarrow as pa
 from _report import machine
 
@@ -40,10 +42,9 @@ from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.views import ViewStore
+from support.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT))
-from torture.postgres import PostgresServer  # noqa: E402 - beside us, not installed
 
 REPORT = ROOT / "docs" / "benchmarks" / "views.md"
 ROWS, BATCH_ROWS, BATCHES_PER_S = 100_000, 1_000, 5

@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 from hypothesis import settings
 
 from headwater.transmit.embedded import Broker
-from torture.postgres import PostgresServer
-from torture.processes import SHORT_LIVED
+from support.postgres import PostgresServer
+from support.processes import SHORT_LIVED
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("headwater", deadline=None)

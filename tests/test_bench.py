@@ -16,7 +16,7 @@ def bench_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(BENCH))
     yield
-    for name in {"_report", "_loads", "_brokers", "_maven", "log"} & (set(sys.modules) - before):
+    for name in {"_report", "_loads", "log"} & (set(sys.modules) - before):
         del sys.modules[name]
 
 
@@ -61,8 +61,9 @@ def test_the_machine_is_described() -> None:
 
 
 def test_a_tiny_cell_of_the_python_client() -> None:
-    from _brokers import create_topic
     from _loads import fill, python_consume, python_produce, wait_until_ready
+
+    from support.brokers import create_topic
 
     with Broker(durability="never") as broker:
         servers = broker.bootstrap_servers

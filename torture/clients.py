@@ -119,7 +119,7 @@ import sys, time
 from headwater.transmit.embedded import Broker
 
 if len(sys.argv) > 3:
-    from torture.disk import die_after
+    from support.disk import die_after
     die_after(int(sys.argv[3]))
 with Broker(sys.argv[1], port=int(sys.argv[2]), segment_bytes=20_000) as broker:
     print("ready", flush=True)

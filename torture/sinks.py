@@ -29,9 +29,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from torture.brokers import ApacheKafka, Log, OurLog
-from torture.cluster import SparkCluster
-from torture.processes import SHORT_LIVED, below
+from support.processes import SHORT_LIVED, descendants
+from support.restartable_brokers import ApacheKafka, HeadwaterLog, Log
+from support.spark_cluster import SparkCluster
 from torture.subjects import CHANGES, RAW, SUBJECTS, TOTALS, Row, Subject, times
 from torture.windows import KEYS, TRIGGERS, WINDOWS, windows_of
 
@@ -114,7 +114,7 @@ class World:
 
     def __init__(self, folder: Path, sinks: Sequence[str], chance: random.Random, ground: Ground) -> None:
         self.folder = folder
-        self._log: Log = ApacheKafka(folder) if ground.kafka else OurLog(folder)
+        self._log: Log = ApacheKafka(folder) if ground.kafka else HeadwaterLog(folder)
         self._cluster = SparkCluster(folder / "cluster") if ground.cluster else None
         self.servers = self._log.servers
         self.subjects: dict[str, Subject] = {sink: SUBJECTS[sink](folder, self.servers) for sink in sinks}
@@ -184,7 +184,7 @@ class World:
         if self._cluster is not None and kind != "jvm":
             return self._cluster.executors() if kind == "executor" else self._cluster.python_workers()
         app = self._processes["app"]
-        return [pid for pid, name in below(app.pid) if (name == "java") == (kind == "jvm")]
+        return [pid for pid, name in descendants(app.pid) if (name == "java") == (kind == "jvm")]
 
     @property
     def servers_behind(self) -> list[Subject]:

@@ -27,7 +27,7 @@ from headwater.transmit.compression import Compression
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.topics import Partition
 from headwater.transmit.upkeep import Upkeep
-from torture.disk import Disk, PowerLoss
+from support.disk import Disk, PowerLoss
 
 PRODUCER_ID = 7
 DELETE_RETENTION_MS = 1000

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from torture.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 TOTALS, RAW, CHANGES = "totals", "raw", "changes"
 """How the names of streams begin: changes by key, rows without one, and changes as they are."""

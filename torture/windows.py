@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torture.processes import SHORT_LIVED
+from support.processes import SHORT_LIVED
 
 KEYS = ("tea", "coffee", "cocoa", "milk", "maté")
 WINDOWS = ("Tumbling('1 minute')", "Hopping('2 minutes', '1 minute')", "Session('20 seconds')")

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from headwater.transmit.embedded import Broker
-from torture.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "two_databases"
 KILL = "lambda *_, **__: os.kill(os.getpid(), 9)"

@@ -10,9 +10,9 @@ from unittest import mock
 
 import pytest
 
+from support.disk import Disk, PowerLoss
 from torture import clients, storage
 from torture.clients import History, Value, check
-from torture.disk import Disk, PowerLoss
 
 SEED = int(os.environ.get("HEADWATER_SEED", random.randrange(2**32)))
 FAULTS = int(os.environ.get("HEADWATER_FAULTS", "4"))

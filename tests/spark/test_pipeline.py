@@ -22,7 +22,7 @@ from headwater.store.views import ViewStore
 from headwater.transmit.batch import decode_batch, walk
 from headwater.transmit.client import EARLIEST, LATEST, Client
 from headwater.transmit.embedded import Broker
-from torture.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 SCHEMA = "product string, amount double, at timestamp"
 

@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,10 @@ from headwater.transmit.client import Client
 from headwater.transmit.embedded import Broker
 from headwater.transmit.quota_client import list_quotas
 from headwater.transmit.quotas import DEFAULT, Entity
+from support import brokers
 
 VERSION = "4.3.1"
 WAIT_S = 120
-BENCH = Path(__file__).parents[3] / "bench"
 MISSING = [program for program in ("java", "mvn") if shutil.which(program) is None]
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not on the PATH: {', '.join(MISSING)}")
@@ -25,9 +24,6 @@ Configs = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="module")
 def kafka_configs() -> Configs:
     """The class behind kafka-configs.sh, from the jars that the benchmarks use, too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCH))
-        import _brokers as brokers
     try:
         jars = brokers.kafka_jars(VERSION)
     except SystemExit as error:
