@@ -1,4 +1,4 @@
-"""The life of a log, seen by real clients: configs, deletion, retention, archive, compaction, damage."""
+"""The lifecycle of a log as clients see it: configs, deletion, retention, archive, compaction, corruption."""
 
 import contextlib
 import time
@@ -30,7 +30,7 @@ from headwater.record import Record, TopicPartition
 from headwater.transmit.batch import encode_batch
 
 with warnings.catch_warnings():
-    # kafka-python loads its messages with a function that is deprecated from Python 3.11 to 3.12.
+    # kafka-python loads its messages with a function that is deprecated in Python 3.11 and 3.12.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
     import kafka.admin
@@ -50,11 +50,11 @@ def until(condition: Callable[[], Any]) -> Any:
         if found := condition():
             return found
         time.sleep(0.02)
-    raise AssertionError(f"it did not happen within {PATIENCE_S:.0f} s")
+    raise AssertionError(f"the condition did not hold within {PATIENCE_S:.0f} s")
 
 
 class Life:
-    """A broker whose time is ours, with an admin, a producer and a reader."""
+    """A broker with a manual clock, an admin client, a producer and a reader."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -86,7 +86,7 @@ class Life:
         return self.admin.describe_configs([resource])[resource].result(PATIENCE_S)
 
     def produce(self, topic: str, pairs: list[tuple[str | None, str | None]], **settings: Any) -> None:
-        """One request a record, so that each is a batch."""
+        """Send one request per record, so that each is a batch."""
         problems: list[Any] = []
         producer = Producer({**self.servers, "linger.ms": 0, **settings})
         for key, value in pairs:
@@ -126,7 +126,7 @@ class Life:
     def size(self, topic: str) -> int:
         total = 0
         for path in self.files(topic):
-            with contextlib.suppress(FileNotFoundError):  # it may be deleted while we look
+            with contextlib.suppress(FileNotFoundError):  # the file may be deleted meanwhile
                 total += path.stat().st_size
         return total
 
@@ -158,14 +158,14 @@ def test_every_config_is_described_with_its_source(life: Life) -> None:
     ("name", "value"),
     [("retention_ms", "soon"), ("no_such", "1"), ("cleanup_policy", "burn"), ("max_message_bytes", "-1")],
 )
-def test_a_config_that_does_not_fit_is_named(life: Life, name: str, value: str) -> None:
+def test_the_error_names_an_invalid_config(life: Life, name: str, value: str) -> None:
     with pytest.raises(KafkaException, match=name.replace("_", ".")) as error:
         life.create("orders", **{name: value})
     assert code(error) == "INVALID_CONFIG"
 
 
 @pytest.mark.compat("configs: describe and change", client="confluent-kafka")
-def test_configs_are_changed_at_once_and_survive_a_restart(life: Life) -> None:
+def test_changed_configs_apply_at_once_and_survive_a_restart(life: Life) -> None:
     life.create("orders")
     life.alter("topic", "orders", "max.message.bytes", "300")
     life.alter("topic", "orders", "cleanup.policy", "compact", "APPEND")
@@ -233,7 +233,7 @@ def test_log_append_time_replaces_the_producers(life: Life) -> None:
     assert life.read("orders") == [(0, None, b"v")]
 
 
-def test_a_record_without_a_key_does_not_fit_a_compacted_topic(life: Life) -> None:
+def test_a_compacted_topic_rejects_a_record_without_a_key(life: Life) -> None:
     life.create("orders", cleanup_policy="compact")
     with pytest.raises(KafkaException) as error:
         life.produce("orders", [(None, "v")])
@@ -247,7 +247,7 @@ def test_a_record_without_a_key_does_not_fit_a_compacted_topic(life: Life) -> No
     assert refused == {b"good": in_company, b"bad": bad, b"good too": in_company, b"bad too": bad}
 
 
-# -- getting old ----------------------------------------------------------------------------------------------
+# -- retention and compaction ---------------------------------------------------------------------------------
 
 
 @pytest.mark.compat("deleting records", client="confluent-kafka")
@@ -315,7 +315,7 @@ def test_expired_segments_are_read_from_the_archive(life: Life, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_a_compacted_topic_folds_to_what_all_records_fold_to(life: Life, compression: str) -> None:
+def test_a_compacted_topic_has_the_same_latest_values(life: Life, compression: str) -> None:
     life.create("users", cleanup_policy="compact", segment_bytes="500", min_cleanable_dirty_ratio="0.01")
     pairs = [(f"k{n % 7}", None if n % 10 == 9 else f"v{n}") for n in range(100)]
     life.produce("users", pairs, **{"compression.type": compression})
@@ -337,10 +337,10 @@ def test_a_compacted_topic_folds_to_what_all_records_fold_to(life: Life, compres
     assert {key: value for _, key, value in life.read("users")} == full
 
 
-# -- damage ---------------------------------------------------------------------------------------------------
+# -- corruption -----------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_byte_is_an_error_and_everything_else_is_served(
+def test_a_corrupt_byte_is_an_error_and_all_other_records_are_served(
     life: Life, caplog: pytest.LogCaptureFixture
 ) -> None:
     life.create("orders", segment_bytes="300")
@@ -370,14 +370,14 @@ def test_a_damaged_byte_is_an_error_and_everything_else_is_served(
         consumer.close()
 
 
-def test_a_damaged_open_segment_takes_no_records_and_loses_none(
+def test_a_corrupt_open_segment_accepts_no_records_and_loses_none(
     life: Life, caplog: pytest.LogCaptureFixture
 ) -> None:
     life.create("orders")
     life.produce("orders", [("k", str(n) * 50) for n in range(10)])
     life.broker.stop()
     (path,) = life.files("orders")
-    path.with_suffix(".index").unlink()  # as if it had been killed
+    path.with_suffix(".index").unlink()  # as after a kill of the broker
     whole = path.read_bytes()
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 1
@@ -401,7 +401,7 @@ def test_a_damaged_open_segment_takes_no_records_and_loses_none(
     assert life.read("orders", 10) == [(10, b"k", b"next")]
 
 
-# -- the rest of what admins ask ------------------------------------------------------------------------------
+# -- other admin requests -------------------------------------------------------------------------------------
 
 
 @pytest.mark.compat("log directories and replicas", client="kafka-python")
@@ -417,7 +417,7 @@ def test_log_dirs_are_described(life: Life) -> None:
 
 
 @pytest.mark.compat("log directories and replicas", client="confluent-kafka")
-def test_leaders_are_elected_already(life: Life) -> None:
+def test_leaders_are_already_elected(life: Life) -> None:
     from confluent_kafka import ElectionType
 
     life.create("orders")

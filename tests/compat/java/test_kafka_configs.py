@@ -23,7 +23,7 @@ Configs = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def kafka_configs() -> Configs:
-    """The class behind kafka-configs.sh, from the jars that the benchmarks use, too."""
+    """Runs the class of kafka-configs.sh, from the jars that the benchmarks also use."""
     try:
         jars = brokers.kafka_jars(VERSION)
     except SystemExit as error:
@@ -43,9 +43,9 @@ def test_quotas_are_set_listed_and_removed(kafka_configs: Configs, broker: Broke
         return done.stdout
 
     loader = ("--entity-type", "clients", "--entity-name", "loader")
-    everybody = ("--entity-type", "users", "--entity-default")
+    all_users = ("--entity-type", "users", "--entity-default")
     configs("--alter", "--add-config", "producer_byte_rate=1024,consumer_byte_rate=2048", *loader)
-    configs("--alter", "--add-config", "request_percentage=50", *everybody, *loader)
+    configs("--alter", "--add-config", "request_percentage=50", *all_users, *loader)
     assert "consumer_byte_rate=2048.0, producer_byte_rate=1024.0" in configs("--describe", *loader)
     assert "request_percentage=50.0" in configs("--describe", "--entity-type", "users", "--entity-type", "clients")
     configs("--alter", "--delete-config", "consumer_byte_rate", *loader)
