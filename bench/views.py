@@ -89,8 +89,8 @@ def paced(stop: Event, write: Callable[[list[int], int], None]) -> None:
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def write_view(place: Path | str, stop: Event) -> None:
-    with closing(ViewStore(place)) as store:
+def write_view(location: Path | str, stop: Event) -> None:
+    with closing(ViewStore(location)) as store:
         paced(stop, lambda ids, n: _commit(store, rows_of(ids, float(n)), n))
 
 
@@ -98,8 +98,8 @@ def _commit(store: ViewStore, rows: pa.Table, batch: int) -> None:
     store.commit_rows("orders", rows, run="bench", batch=batch)
 
 
-def write_sqlite(place: Path | str, stop: Event) -> None:
-    db = sqlite3.connect(place, isolation_level=None)
+def write_sqlite(location: Path | str, stop: Event) -> None:
+    db = sqlite3.connect(location, isolation_level=None)
     db.execute("pragma synchronous = full")
 
     def write(ids: list[int], n: int) -> None:
@@ -110,10 +110,10 @@ def write_sqlite(place: Path | str, stop: Event) -> None:
     paced(stop, write)
 
 
-def write_postgres(place: Path | str, stop: Event) -> None:
+def write_postgres(location: Path | str, stop: Event) -> None:
     import psycopg
 
-    with psycopg.connect(str(place)) as db:
+    with psycopg.connect(str(location)) as db:
 
         def write(ids: list[int], n: int) -> None:
             with db.cursor() as cursor:
@@ -131,34 +131,34 @@ class Side:
     """A reader, and the writer that runs at the same time."""
 
     name: str
-    place: Path | str
+    location: Path | str
     writer: Callable[[Path | str, Event], None]
-    opened: Callable[[Path | str], Any]
+    open_reader: Callable[[Path | str], Any]
 
 
-def ours(place: Path | str) -> tuple[Read, Callable[[], None]]:
+def ours(location: Path | str) -> tuple[Read, Callable[[], None]]:
     # `hw.Views` takes the app's data folder, which holds the file.
-    views = hw.Views(place.parent if isinstance(place, Path) else place)
+    views = hw.Views(location.parent if isinstance(location, Path) else location)
     orders = views["orders"]
     return orders.get, views.close
 
 
-def plain_sqlite(place: Path | str) -> tuple[Read, Callable[[], None]]:
-    db = sqlite3.connect(place, isolation_level=None)
+def plain_sqlite(location: Path | str) -> tuple[Read, Callable[[], None]]:
+    db = sqlite3.connect(location, isolation_level=None)
     select = "select id, product, amount, at from orders where id = ?"
     return lambda id: db.execute(select, (id,)).fetchone(), db.close
 
 
-def plain_postgres(place: Path | str) -> tuple[Read, Callable[[], None]]:
+def plain_postgres(location: Path | str) -> tuple[Read, Callable[[], None]]:
     import psycopg
 
-    db = psycopg.connect(str(place), autocommit=True)
+    db = psycopg.connect(str(location), autocommit=True)
     select = "select id, product, amount, at from orders where id = %s"
     return lambda id: db.execute(select, (id,)).fetchone(), db.close
 
 
-def fill_view(place: Path | str) -> None:
-    with closing(ViewStore(place)) as store:
+def fill_view(location: Path | str) -> None:
+    with closing(ViewStore(location)) as store:
         store.declare(SHAPE, Access(history=10_000))
         _commit(store, rows_of(list(range(ROWS)), 0.0), 0)
 
@@ -186,11 +186,12 @@ def fill_postgres(dsn: str) -> None:
 
 def reads_per_second(side: Side, seconds: float) -> float:
     """Return the rows that one process reads by key per second while another writes."""
-    stop = multiprocessing.get_context("spawn").Event()
-    writer = multiprocessing.get_context("spawn").Process(target=side.writer, args=(side.place, stop), daemon=True)
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    writer = context.Process(target=side.writer, args=(side.location, stop), daemon=True)
     writer.start()
     time.sleep(1.5)  # until it has started writing
-    read, close = side.opened(side.place)
+    read, close = side.open_reader(side.location)
     chance = random.Random(2)
     keys = [chance.randrange(ROWS) for _ in range(10_000)]
     for key in keys[:1000]:

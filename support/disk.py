@@ -47,21 +47,21 @@ class Inode:
         for change in self.pending[:kept]:
             content = _changed(content, change)
         if kept < len(self.pending) and chance.random() < 0.7:
-            place, data = self.pending[kept]
+            position, data = self.pending[kept]
             if data is not None:
                 torn = data[: chance.randint(0, len(data))]
                 if chance.random() < 0.3:
                     torn += bytes(len(data) - len(torn))  # the new size was stored, the end of the data was not
-                content = _changed(content, (place, torn))
+                content = _changed(content, (position, torn))
         return content
 
 
 def _changed(content: bytes, change: tuple[int, bytes | None]) -> bytes:
-    place, data = change
+    position, data = change
     if data is None:
-        return content[:place] + bytes(max(0, place - len(content)))
-    before = content[:place] + bytes(max(0, place - len(content)))
-    return before + data + content[place + len(data) :]
+        return content[:position] + bytes(max(0, position - len(content)))
+    before = content[:position] + bytes(max(0, position - len(content)))
+    return before + data + content[position + len(data) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Disk:
                 Path(path).write_bytes(what.after_crash(self._chance))
         self._take_stock()
 
-    # -- inside -----------------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         """Count an operation, and crash before it if its turn has come."""
@@ -154,7 +154,7 @@ class Disk:
             self._is_dead = True
             raise PowerLoss
 
-    def _below(self, path: Any) -> str | None:
+    def _path_inside(self, path: Any) -> str | None:
         if isinstance(path, int):
             return None
         text = os.path.join(os.path.realpath(os.path.dirname(os.fspath(path)) or "."), os.path.basename(path))
@@ -171,23 +171,23 @@ class Disk:
         return found
 
     def _open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        place = self._below(path)
-        if place is None:
+        full_path = self._path_inside(path)
+        if full_path is None:
             return int(self._real["open"](path, flags, mode, dir_fd=dir_fd))
         with self._lock:
-            if os.path.isdir(place):
+            if os.path.isdir(full_path):
                 fd = self._real["open"](path, flags, mode)
-                self._folders[fd] = place
+                self._folders[fd] = full_path
                 return int(fd)
-            if flags & os.O_CREAT and place not in self._names:
+            if flags & os.O_CREAT and full_path not in self._names:
                 self._step()
                 made = Inode()
-                self._rename_later(place, lambda names: names.__setitem__(place, made))
+                self._rename_later(full_path, lambda names: names.__setitem__(full_path, made))
             elif flags & os.O_TRUNC:
                 self._step()
-                self._inode(place).pending.append((0, None))
+                self._inode(full_path).pending.append((0, None))
             fd = self._real["open"](path, flags, mode)
-            self._files[fd] = self._inode(place)
+            self._files[fd] = self._inode(full_path)
             return int(fd)
 
     def _close(self, fd: int) -> None:
@@ -196,12 +196,12 @@ class Disk:
             self._folders.pop(fd, None)
             self._real["close"](fd)
 
-    def _pwrite(self, fd: int, data: Any, place: int) -> int:
+    def _pwrite(self, fd: int, data: Any, position: int) -> int:
         with self._lock:
             if fd in self._files:
                 self._step()
-                self._files[fd].pending.append((place, bytes(data)))
-            return int(self._real["pwrite"](fd, data, place))
+                self._files[fd].pending.append((position, bytes(data)))
+            return int(self._real["pwrite"](fd, data, position))
 
     def _ftruncate(self, fd: int, size: int) -> None:
         with self._lock:
@@ -223,7 +223,7 @@ class Disk:
     _fdatasync = _fsync
 
     def _replace(self, source: Any, target: Any) -> None:
-        old, new = self._below(source), self._below(target)
+        old, new = self._path_inside(source), self._path_inside(target)
         if old is None or new is None:
             self._real["replace"](source, target)
             return
@@ -241,25 +241,25 @@ class Disk:
     _rename = _replace
 
     def _unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
-        place = self._below(path) if dir_fd is None else None
+        full_path = self._path_inside(path) if dir_fd is None else None
         with self._lock:
-            if place is not None and place in self._names:
+            if full_path is not None and full_path in self._names:
                 self._step()
-                self._rename_later(place, lambda names: names.pop(place, None) and None)
+                self._rename_later(full_path, lambda names: names.pop(full_path, None) and None)
             self._real["unlink"](path, dir_fd=dir_fd)
 
     def _symlink(self, source: Any, target: Any, target_is_directory: bool = False) -> None:
-        place = self._below(target)
+        full_path = self._path_inside(target)
         with self._lock:
-            if place is not None:
+            if full_path is not None:
                 self._step()
                 link = Link(os.path.realpath(source))
-                self._rename_later(place, lambda names: names.__setitem__(place, link))
+                self._rename_later(full_path, lambda names: names.__setitem__(full_path, link))
             self._real["symlink"](source, target)
 
     def _io_open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        place = None if mode != "wb" else self._below(file)
-        if place is None:
+        full_path = None if mode != "wb" else self._path_inside(file)
+        if full_path is None:
             return self._real_open(file, mode, *args, **kwargs)
         return _Writer(self, self._open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666))
 

@@ -61,12 +61,12 @@ with spark_session("torture", master="local[2]", log_file=folder / "spark.log") 
         )
     ).selectExpr("key", "unix_micros(window.start)", "unix_micros(window.end)", "n", "amount", "_change")
 
-    def take(batch, number):
+    def write_batch(batch, number):
         found = [list(row) for row in batch.collect()]
         (folder / "part").write_text(json.dumps(found))
         (folder / "part").rename(folder / "out" / f"{{number:05}}.json")
 
-    writer = changes.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
+    writer = changes.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(folder / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
 """
 

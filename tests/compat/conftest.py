@@ -131,7 +131,7 @@ class Confluent:
         )  # fmt: skip
 
     def consume(self, topic: str, partition: int, offset: int, count: int) -> list[Record]:
-        consumer = self._consumer("nobody")
+        consumer = self._consumer("unused")
         consumer.assign([self._kafka.TopicPartition(topic, partition, offset)])
         records: list[Record] = []
 
@@ -154,7 +154,7 @@ class Confluent:
         return records
 
     def offset_of_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        consumer = self._consumer("nobody")
+        consumer = self._consumer("unused")
         wanted = self._kafka.TopicPartition(topic, partition, timestamp_ms)
         try:
             (found,) = consumer.offsets_for_times([wanted], PATIENCE_S)

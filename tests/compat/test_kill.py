@@ -117,12 +117,12 @@ class KafkaPythonWriter:
         self._producer.close()
 
 
-class Writing:
+class NumberWriter:
     """Writes numbers to every partition until `stop` is called."""
 
     def __init__(self, kind: type, servers: str) -> None:
         self.acknowledged: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
-        self.problems: list[object] = []
+        self.errors: list[object] = []
         self.sent = 0
         self._stop = threading.Event()
         self._writer = kind(servers, self._note)
@@ -131,7 +131,7 @@ class Writing:
 
     def _note(self, error: object, partition: int, value: bytes, offset: int) -> None:
         if error is not None:
-            self.problems.append(error)
+            self.errors.append(error)
         else:
             self.acknowledged[partition][int(value.split()[0])] = offset
 
@@ -152,9 +152,9 @@ class Writing:
         self._writer.close()
 
 
-def wait_for(writing: Writing, count: int) -> None:
+def wait_for(writing: NumberWriter, count: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while writing.count < count and not writing.problems:
+    while writing.count < count and not writing.errors:
         assert time.monotonic() < deadline, f"{writing.count} acknowledged, {count} expected"
         time.sleep(0.01)
 
@@ -177,12 +177,12 @@ def test_acknowledged_records_are_there_once_after_kills(tmp_path: Path, kind: t
     print(f"seed {seed}")
     with Victim(tmp_path / "data", segment_bytes) as broker, Client(broker.bootstrap_servers) as client:
         client.create_topic("orders", partitions=PARTITIONS)
-        writing = Writing(kind, broker.bootstrap_servers)
+        writing = NumberWriter(kind, broker.bootstrap_servers)
         try:
             kill_repeatedly(broker, writing, tmp_path / "data" / "log", random.Random(seed))
         finally:
             writing.stop()
-        assert writing.problems == []
+        assert writing.errors == []
         with Client(broker.bootstrap_servers) as after:
             for partition in range(PARTITIONS):
                 numbers = read_numbers(after, TopicPartition("orders", partition))
@@ -190,7 +190,7 @@ def test_acknowledged_records_are_there_once_after_kills(tmp_path: Path, kind: t
                 assert writing.acknowledged[partition] == {number: number for number in numbers}
 
 
-def kill_repeatedly(broker: Victim, writing: Writing, log: Path, chance: random.Random) -> None:
+def kill_repeatedly(broker: Victim, writing: NumberWriter, log: Path, chance: random.Random) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"})
     try:
         for _ in range(ROUNDS):

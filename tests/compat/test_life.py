@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -100,8 +100,8 @@ class Life:
 
     def read(self, topic: str, offset: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
         end = self.offset(topic, OffsetSpec.latest())
-        consumer = Consumer({**self.servers, "group.id": "nobody", "enable.partition.eof": True})
-        consumer.assign([Place(topic, 0, offset)])
+        consumer = Consumer({**self.servers, "group.id": "unused", "enable.partition.eof": True})
+        consumer.assign([Partition(topic, 0, offset)])
         found: list[tuple[int, bytes | None, bytes | None]] = []
         try:
             while end:
@@ -117,8 +117,8 @@ class Life:
         return found
 
     def offset(self, topic: str, spec: OffsetSpec) -> int:
-        place = Place(topic, 0)
-        return int(self.admin.list_offsets({place: spec})[place].result(PATIENCE_S).offset)
+        partition = Partition(topic, 0)
+        return int(self.admin.list_offsets({partition: spec})[partition].result(PATIENCE_S).offset)
 
     def files(self, topic: str) -> list[Path]:
         return sorted(self.data.glob(f"log/{topic}-0-*/*.log"))
@@ -227,8 +227,8 @@ def test_log_append_time_replaces_the_producers(life: Life) -> None:
     producer = Producer(life.servers)
     producer.produce("orders", b"v", timestamp=5, partition=0)
     assert producer.flush(PATIENCE_S) == 0
-    place = Place("orders", 0)
-    found = life.admin.list_offsets({place: OffsetSpec.for_timestamp(NOW_MS)})[place].result(PATIENCE_S)
+    partition = Partition("orders", 0)
+    found = life.admin.list_offsets({partition: OffsetSpec.for_timestamp(NOW_MS)})[partition].result(PATIENCE_S)
     assert (found.offset, found.timestamp) == (0, NOW_MS)
     assert life.read("orders") == [(0, None, b"v")]
 
@@ -254,19 +254,19 @@ def test_a_compacted_topic_rejects_a_record_without_a_key(life: Life) -> None:
 def test_records_are_deleted_before_an_offset(life: Life) -> None:
     life.create("orders")
     life.produce("orders", [("k", str(n)) for n in range(10)])
-    place = Place("orders", 0, 4)
-    assert life.admin.delete_records([place])[place].result(PATIENCE_S).low_watermark == 4
+    partition = Partition("orders", 0, 4)
+    assert life.admin.delete_records([partition])[partition].result(PATIENCE_S).low_watermark == 4
     life.restart()
     assert life.offset("orders", OffsetSpec.earliest()) == 4
     assert [offset for offset, *_ in life.read("orders", 4)] == list(range(4, 10))
     consumer = Consumer({**life.servers, "group.id": "g", "auto.offset.reset": "error"})
-    consumer.assign([Place("orders", 0, 3)])
+    consumer.assign([Partition("orders", 0, 3)])
     message = until(lambda: consumer.poll(1))
     assert message.error().name() == "_AUTO_OFFSET_RESET"
     consumer.close()
-    place = Place("orders", 0, 11)
+    partition = Partition("orders", 0, 11)
     with pytest.raises(KafkaException) as error:
-        life.admin.delete_records([place])[place].result(PATIENCE_S)
+        life.admin.delete_records([partition])[partition].result(PATIENCE_S)
     assert code(error) == "OFFSET_OUT_OF_RANGE"
 
 
@@ -355,9 +355,9 @@ def test_a_corrupt_byte_is_an_error_and_all_other_records_are_served(
     assert [offset for offset, *_ in life.read("orders", last)] == list(range(last, 10))
     consumer = kafka.KafkaConsumer(bootstrap_servers=life.broker.bootstrap_servers, enable_auto_commit=False)
     try:
-        place = kafka.TopicPartition("orders", 0)
-        consumer.assign([place])
-        consumer.seek(place, 0)
+        partition = kafka.TopicPartition("orders", 0)
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
         seen: list[int] = []
 
         def is_named() -> bool:
@@ -384,14 +384,14 @@ def test_a_corrupt_open_segment_accepts_no_records_and_loses_none(
     path.write_bytes(damaged)
     life.start()
     assert f"{path} is damaged at byte" in caplog.text
-    place = TopicPartition("orders", 0)
+    partition = TopicPartition("orders", 0)
     with Client(life.broker.bootstrap_servers) as client:
         with pytest.raises(UnavailableError, match=f"{path} is damaged at byte"):
-            client.produce(place, encode_batch([Record(value=b"v")]))
-        end = client.offsets([place], LATEST)[place]
+            client.produce(partition, encode_batch([Record(value=b"v")]))
+        end = client.offsets([partition], LATEST)[partition]
         assert 0 < end < 10
         with pytest.raises(UnavailableError, match="KAFKA_STORAGE_ERROR"):
-            client.fetch(place, end)
+            client.fetch(partition, end)
     life.broker.stop()
     assert path.read_bytes() == damaged
     path.write_bytes(whole)
@@ -421,23 +421,23 @@ def test_leaders_are_already_elected(life: Life) -> None:
     from confluent_kafka import ElectionType
 
     life.create("orders")
-    place = Place("orders", 0)
-    found = life.admin.elect_leaders(ElectionType.PREFERRED, [place]).result(PATIENCE_S)
-    assert found[place].code() == 84
+    partition = Partition("orders", 0)
+    found = life.admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(PATIENCE_S)
+    assert found[partition].code() == 84
 
 
 def test_committed_offsets_are_deleted(life: Life) -> None:
     life.create("orders")
     consumer = Consumer({**life.servers, "group.id": "g"})
-    consumer.commit(offsets=[Place("orders", 0, 3)], asynchronous=False)
+    consumer.commit(offsets=[Partition("orders", 0, 3)], asynchronous=False)
     consumer.close()
     admin = kafka.admin.KafkaAdminClient(bootstrap_servers=life.broker.bootstrap_servers)
     try:
         admin.delete_group_offsets("g", [kafka.TopicPartition("orders", 0)])
     finally:
         admin.close()
-    asked = [ConsumerGroupTopicPartitions("g")]
-    found = life.admin.list_consumer_group_offsets(asked)["g"].result(PATIENCE_S)
+    request = [ConsumerGroupTopicPartitions("g")]
+    found = life.admin.list_consumer_group_offsets(request)["g"].result(PATIENCE_S)
     assert found.topic_partitions == []
 
 

@@ -111,7 +111,7 @@ def queue(broker: Broker) -> Iterator[Queue]:
     queue.close()
 
 
-def take(
+def consume_until(
     consumer: ShareConsumer, done: Callable[[], bool], answer: Callable[[Any], AcknowledgeType | None]
 ) -> None:
     """Poll and acknowledge each record until `done` holds; a record with the answer None stays locked."""
@@ -149,7 +149,7 @@ def test_every_record_is_accepted_once_by_one_of_two_consumers(queue: Queue) -> 
     sent = 500
     for turn in range(PATIENCE_TURNS):
         for n, consumer in enumerate(consumers):
-            take(consumer, lambda: True, accept(n))
+            consume_until(consumer, lambda: True, accept(n))
         if len(seen) == sent and takers == {0, 1}:
             break
         if len(seen) == sent:
@@ -174,11 +174,11 @@ def test_groups_are_independent_and_start_where_configured(queue: Queue) -> None
         return note
 
     for group in ("all", "recent"):
-        take(queue.consumer(group), lambda group=group: len(found[group]) == 3, accept(group))
+        consume_until(queue.consumer(group), lambda group=group: len(found[group]) == 3, accept(group))
     late = queue.consumer("new")
-    take(late, lambda: "new" in shares_begun(queue), accept("new"))
+    consume_until(late, lambda: "new" in shares_begun(queue), accept("new"))
     queue.send(2, first=3)
-    take(late, lambda: len(found["new"]) >= 2, accept("new"))
+    consume_until(late, lambda: len(found["new"]) >= 2, accept("new"))
     assert found == {"all": [0, 1, 2], "recent": [0, 1, 2], "new": [3, 4]}
 
 
@@ -209,7 +209,7 @@ def test_a_released_record_is_redelivered_and_a_rejected_one_becomes_a_dead_lett
         again = n == 3 and len(counts[3]) == 1
         return AcknowledgeType.RELEASE if again else answers.get(n, AcknowledgeType.ACCEPT)
 
-    take(queue.consumer("workers"), lambda: len(queue.letters("jobs.dead")) == 2, answer)
+    consume_until(queue.consumer("workers"), lambda: len(queue.letters("jobs.dead")) == 2, answer)
     assert counts == {0: [1], 1: [1], 2: [1, 2, 3], 3: [1, 2]}
     rejected, worn_out = sorted(queue.letters("jobs.dead"), key=lambda record: record.value or b"")
     assert (rejected.key, rejected.value, rejected.headers[0]) == (b"key", b"1", ("n", b"1"))
@@ -228,14 +228,14 @@ def test_records_of_a_silent_consumer_go_to_another(queue: Queue) -> None:
     queue.configure("workers", share_auto_offset_reset="earliest", share_record_lock_duration_ms="1000")
     queue.send(5)
     held: list[int] = []
-    take(queue.consumer("workers"), lambda: len(held) == 5, lambda message: held.append(message.offset()))
+    consume_until(queue.consumer("workers"), lambda: len(held) == 5, lambda message: held.append(message.offset()))
     counts: dict[int, int] = {}
 
     def accept(message: Any) -> AcknowledgeType:
         counts[message.offset()] = message.delivery_count()
         return AcknowledgeType.ACCEPT
 
-    take(queue.consumer("workers"), lambda: len(counts) == 5, accept)
+    consume_until(queue.consumer("workers"), lambda: len(counts) == 5, accept)
     assert counts == dict.fromkeys(range(5), 2)
 
 
@@ -255,7 +255,7 @@ def test_records_of_a_killed_consumer_go_to_another_at_once(broker: Broker, queu
         counts[message.partition(), message.offset()] = message.delivery_count()
         return AcknowledgeType.ACCEPT
 
-    take(queue.consumer("workers"), lambda: len(counts) == 40, accept)
+    consume_until(queue.consumer("workers"), lambda: len(counts) == 40, accept)
     assert set(counts.values()) == {2}
 
 
@@ -264,7 +264,7 @@ def test_records_of_a_closed_consumer_go_to_another_without_a_delivery_count(que
     queue.configure("workers", share_auto_offset_reset="earliest", share_record_lock_duration_ms="600000")
     queue.send(5)
     first, held = queue.consumer("workers"), set[int]()
-    take(first, lambda: len(held) == 5, lambda message: held.add(message.offset()))
+    consume_until(first, lambda: len(held) == 5, lambda message: held.add(message.offset()))
     first.close()
     counts: dict[int, int] = {}
 
@@ -272,7 +272,7 @@ def test_records_of_a_closed_consumer_go_to_another_without_a_delivery_count(que
         counts[message.offset()] = message.delivery_count()
         return AcknowledgeType.ACCEPT
 
-    take(queue.consumer("workers"), lambda: len(counts) == 5, accept)
+    consume_until(queue.consumer("workers"), lambda: len(counts) == 5, accept)
     assert set(counts) == set(range(5))
     assert max(counts.values()) <= 2  # librdkafka sends RELEASE, which counts, for records its user has seen
 
@@ -299,13 +299,13 @@ def test_records_of_an_aborted_transaction_are_delivered_only_if_uncommitted_rea
         return AcknowledgeType.ACCEPT
 
     consumer = queue.consumer("workers")
-    take(consumer, lambda: len(found) >= len(wanted), accept)
+    consume_until(consumer, lambda: len(found) >= len(wanted), accept)
     assert found == wanted
     producer.begin_transaction()
     producer.produce("jobs", b"4")
     assert producer.flush(30) == 0
     producer.commit_transaction(30)
-    take(consumer, lambda: 4 in found, accept)
+    consume_until(consumer, lambda: 4 in found, accept)
     assert found == {*wanted, 4}
 
 
@@ -331,7 +331,7 @@ def test_the_last_acknowledgements_count_when_a_consumer_closes(queue: Queue) ->
         left.add(message.offset())
         return AcknowledgeType.ACCEPT
 
-    take(queue.consumer("workers"), lambda: len(left) == 6 - len(done), accept)
+    consume_until(queue.consumer("workers"), lambda: len(left) == 6 - len(done), accept)
     assert left == set(range(6)) - set(done)
 
 
@@ -362,7 +362,7 @@ def test_acknowledgements_survive_a_kill_of_the_broker(data: Path) -> None:
             accepted.add(message.offset())
             return AcknowledgeType.ACCEPT
 
-        take(queue.consumer("workers"), lambda: len(seen) == 100, some)
+        consume_until(queue.consumer("workers"), lambda: len(seen) == 100, some)
     finally:
         kill(process)
     process, again = start()
@@ -373,7 +373,7 @@ def test_acknowledgements_survive_a_kill_of_the_broker(data: Path) -> None:
             left[message.offset()] += 1
             return AcknowledgeType.ACCEPT
 
-        take(again.consumer("workers"), lambda: len(left) >= 100 - len(accepted), accept)
+        consume_until(again.consumer("workers"), lambda: len(left) >= 100 - len(accepted), accept)
         assert set(left) == set(range(100)) - accepted
         again.close()
     finally:

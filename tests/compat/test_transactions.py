@@ -201,8 +201,8 @@ def read_ours(servers: str, topic: str, isolation: str) -> list[bytes]:
         end = client.offsets([partition], LATEST)[partition]
         while at < end:
             data, at = client.read(partition, at)
-            values += [r.value or b"" for place, h in walk(data) if not h.is_control
-                       for r in decode_batch(data, place)]  # fmt: skip
+            values += [r.value or b"" for position, h in walk(data) if not h.is_control
+                       for r in decode_batch(data, position)]  # fmt: skip
     return values
 
 

@@ -199,9 +199,9 @@ def read_accounts(servers: str) -> list[tuple[str, int]]:
             at = 0
             while at < end:
                 data, at = client.read(name, at)
-                for place, header in walk(data):
+                for position, header in walk(data):
                     if not header.is_control:
-                        halves += [tuple(json.loads(r.value or b"")) for r in decode_batch(data, place)]
+                        halves += [tuple(json.loads(r.value or b"")) for r in decode_batch(data, position)]
     return halves
 
 
@@ -220,14 +220,14 @@ class Auditor(threading.Thread):
             while not self._stopping.is_set():
                 for name in at:
                     try:
-                        data, behind = client.read(name, at[name])
+                        data, next_offset = client.read(name, at[name])
                     except UnavailableError:
                         continue  # nothing new, or the broker is down
-                    for place, header in walk(data):
+                    for position, header in walk(data):
                         if not header.is_control:
-                            shown = [r for r in decode_batch(data, place) if r.offset >= at[name]]
+                            shown = [r for r in decode_batch(data, position) if r.offset >= at[name]]
                             self.seen.update(tuple(json.loads(r.value or b"")) for r in shown)
-                    at[name] = behind
+                    at[name] = next_offset
 
     def stop(self) -> None:
         self._stopping.set()
@@ -267,7 +267,7 @@ def test_transfers_are_complete_whenever_the_broker_is_killed(broker: Victim) ->
     assert committed - set(amounts) == set()
     assert aborted & set(amounts) == set()
     assert auditor.seen - Counter(halves) == Counter()  # records that were read once stay
-    print(f"{len(committed)} committed, {len(aborted)} aborted, {len(auditor.seen)} halves seen on the way")
+    print(f"{len(committed)} committed, {len(aborted)} aborted, {len(auditor.seen)} halves seen meanwhile")
 
 
 @pytest.mark.parametrize("markers", range(3), ids=lambda n: f"{n} markers written")
