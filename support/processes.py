@@ -8,7 +8,7 @@ from pathlib import Path
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For `SPARK_SUBMIT_OPTS`: only the fast first compiler. A JVM that is soon killed does not live long enough for
-optimized code to pay off, and without the optimizing compiler it needs half the processor time to start."""
+optimized code to pay off, and without the optimizing compiler it needs half the CPU time to start."""
 
 _PORTS = range(19_092, 32_000)
 _returned_ports: set[int] = set()
@@ -32,9 +32,8 @@ def free_port() -> int:
     It is below the range from which Linux assigns ports to outgoing connections, so that none of them takes it
     while its server is down.
     """
-    for port in random.sample(
-        _PORTS, len(_PORTS)
-    ):  # at random: other tests or benchmarks may run at the same time
+    # In random order, since other processes look for ports too; not by the global generator, which tests may seed.
+    for port in random.Random().sample(_PORTS, len(_PORTS)):
         if port not in _returned_ports:
             with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
                 _returned_ports.add(port)
