@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: commands by their help, names by their docstrings, routes by OpenAPI."""
+"""Generate docs/reference from the code: commands from their help, names from docstrings, routes from OpenAPI."""
 
 import inspect
 import re
@@ -17,7 +17,7 @@ NOTE = "<!-- Made from the code by `./dev docs`; do not edit. -->\n"
 
 
 def command_page() -> str:
-    """Every command with its options."""
+    """Return the page of all commands with their options."""
     root = typer.main.get_command(commands)
     return f"{NOTE}\n# Commands\n\n{root.help}\n" + "".join(_commands(root, "headwater"))
 
@@ -52,7 +52,7 @@ def _default(option: Any) -> str:
 
 
 def python_page() -> str:
-    """Every public name, in teaching order."""
+    """Return the page of all public names, in the order in which a tutorial would introduce them."""
     parts = [f"{NOTE}\n# Python\n\n`import headwater as hw`\n"]
     for name in headwater.__all__:
         thing = getattr(headwater, name)
@@ -85,7 +85,7 @@ def _signature(name: str, thing: Any) -> str:
 
 
 def http_page() -> str:
-    """Every route."""
+    """Return the page of all HTTP routes."""
     parts = [f"{NOTE}\n# HTTP API\n\nThe OpenAPI document is at `/api/v1/openapi.json`.\n"]
     for path, operations in document("app")["paths"].items():
         for verb, operation in operations.items():

@@ -20,7 +20,7 @@ from headwater.store.columns import Column
 from headwater.store.shapes import ViewShape
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
-from torture.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 NOON = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
 INSTANT = pa.timestamp("us", tz="UTC")

@@ -22,7 +22,7 @@ from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.records.batch import decode_batch, walk
-from torture.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 SCHEMA = "product string, amount double, at timestamp"
 
