@@ -12,8 +12,8 @@ import confluent_kafka
 
 from headwater.errors import UnavailableError
 from headwater.record import Record, TopicPartition
-from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.client.client import Client
+from headwater.transmit.records.batch import encode_batch
 from support.brokers import KAFKA_VERSION, Running, java, kafka_jars
 
 TOOL_WAIT_S = 300

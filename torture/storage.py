@@ -22,9 +22,9 @@ from crc32c import crc32c
 from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
 from headwater.transmit import configs
+from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.records.batch import decode_batch, encode_batch, walk
 from headwater.transmit.records.compression import Compression
-from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.topics.topics import Partition
 from headwater.transmit.topics.upkeep import Upkeep
 from support.disk import Disk, PowerLoss
