@@ -47,7 +47,7 @@ _PUBLIC = {
 _PUBLIC_MODULES = ("sink", "errors")  # for sinks of your own
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 
-__all__ = [*_MODULE_OF, *_PUBLIC_MODULES]
+__all__ = [*_MODULE_OF, *_PUBLIC_MODULES]  # noqa: PLE0604 - strings, all of them
 
 
 def __getattr__(name: str) -> Any:
