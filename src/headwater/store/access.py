@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headwater.sql_names import quote
 from headwater.store.columns import Value
 from headwater.store.databases.engine import Db
 from headwater.store.search import words_of
 from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
-from headwater.store.statements import columns_of, expression, quote, table_of
+from headwater.store.statements import columns_of, expression, table_of
 
 SCHEMA = (
     """create table if not exists headwater_store (

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headwater.errors import InvalidError
+from headwater.sql_names import quote
 from headwater.store import access, tables
 from headwater.store.columns import literal
 from headwater.store.databases.engine import Database, Db
@@ -26,7 +27,7 @@ from headwater.store.questions import (
     token_of,
 )
 from headwater.store.shapes import ViewShape
-from headwater.store.statements import compile_question, parts_of, quote, table_of
+from headwater.store.statements import compile_question, parts_of, table_of
 
 
 class HistoryGoneError(InvalidError):

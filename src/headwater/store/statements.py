@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Any
 
 from headwater.errors import InvalidError
+from headwater.sql_names import quote, quote_list
 from headwater.store.columns import Value, literal
 from headwater.store.databases.engine import Dialect, SearchMatch
 from headwater.store.questions import IN_MAX, Condition, Cursor, Operator, Order, Question
@@ -211,8 +212,4 @@ def table_of(view: str) -> str:
 
 
 def columns_of(shape: ViewShape) -> str:
-    return ", ".join(quote(c.name) for c in shape.columns)
-
-
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    return quote_list(c.name for c in shape.columns)

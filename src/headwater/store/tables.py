@@ -11,11 +11,12 @@ import pyarrow as pa
 from headwater.change import Change, Op
 from headwater.errors import InvalidError
 from headwater.json_values import finite
+from headwater.sql_names import quote
 from headwater.store import access, late
 from headwater.store.columns import Column, Value, decode_value, encode_column
 from headwater.store.databases.engine import Db
 from headwater.store.shapes import ViewShape
-from headwater.store.statements import columns_of, quote, table_of
+from headwater.store.statements import columns_of, table_of
 
 OFFSETS = "offsets"
 """In the note of a query's progress: how far it has read, `{"orders": {"0": 18}}`, the next offset each."""
@@ -30,6 +31,10 @@ class ViewProgress:
     run: str
     batch: int
     note: dict[str, Any]
+
+    def includes(self, run: str, batch: int) -> bool:
+        """Return whether the store has this batch, or a later one of the same run."""
+        return self.run == run and self.batch >= batch
 
 
 def shape_of(db: Db, view: str) -> ViewShape:

@@ -134,7 +134,7 @@ class ViewStore:
         """
         with self.writing() as db:
             known = tables.progress_of(db, view)
-            if known is not None and known.run == run and known.batch >= batch:
+            if known is not None and known.includes(run, batch):
                 return False
             shape = tables.shape_of(db, view)
             position = tables.position_of(db, view)
@@ -185,7 +185,7 @@ class ViewStore:
         """Keep the late rows of a query whose rows go elsewhere; False if that batch's are already there."""
         with self.writing() as db:
             known = tables.progress_of(db, query)
-            if known is not None and known.run == run and known.batch >= batch:
+            if known is not None and known.includes(run, batch):
                 return False
             if known is not None and known.run != run:
                 late.clear_late(db, query)

@@ -24,8 +24,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from headwater.errors import ConflictError, InvalidError
 from headwater.postgresql import connect, explained
+from headwater.sql_names import quote
 from headwater.store.databases.engine import Db, SearchMatch, SearchQuery
-from headwater.store.statements import quote
 
 if TYPE_CHECKING:
     import psycopg

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headwater.errors import InvalidError
+from headwater.sql_names import quote
 from headwater.store.databases.engine import Db, SearchMatch, SearchQuery
 from headwater.store.databases.sqlite_errors import waits_for_room
-from headwater.store.statements import quote
 
 BUSY_TIMEOUT_S = 30.0
 STATEMENTS_KEPT = 256
