@@ -186,7 +186,7 @@ def test_a_writer_so_late_that_its_place_in_the_chain_is_free_again_is_told(tmp_
     assert newest is not None
     chain.clean(newest, 10**15)
     zombie._chain.check = lambda manifest: None  # type: ignore[attr-defined]  # it looked before it fell asleep
-    with pytest.raises(ConflictError, match="another writer was opened since"):
+    with pytest.raises(ConflictError, match="another writer has opened it since"):
         zombie.write(batch_of(9, [9]))
     assert sorted(rows_in(tmp_path)) == [0, 1, 2]
 

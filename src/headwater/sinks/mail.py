@@ -24,6 +24,7 @@ from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.json_values import json_text
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.notices import ChangeNotice, Notice, check_each, notices, send_all
+from headwater.sinks.progress import SinkProgress, next_step
 
 PLAIN, STARTTLS, TLS = "plain", "starttls", "tls"
 _PERMANENT_FROM = 500
@@ -76,15 +77,16 @@ class _MailWriter:
         self._stream = stream
         self._clock = clock
         self._attempt = f"cannot send mail of {stream.query!r} through {sink.server!r}"
-        self._done: tuple[str, int] | None = None
+        self._progress: SinkProgress | None = None
 
     def write(self, batch: Batch) -> bool:
-        if self._done is not None and self._done[0] == batch.run and batch.number <= self._done[1]:
+        step = next_step(self._progress, batch, self._stream, f"mail server {self._sink.server!r}")
+        if step is None:
             return False
         found = notices(self._stream, batch, each=self._sink.each)
         if found:
             self._send(found)
-        self._done = (batch.run, batch.number)
+        self._progress = step.progress
         return True
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from headwater.record import TopicPartition
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.json_rows import json_objects
 from headwater.sinks.net_changes import fold
-from headwater.sinks.progress import BatchAction, SinkProgress, advance, judge
+from headwater.sinks.progress import SinkProgress, next_step
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.client.topics import topic_settings
 from headwater.transmit.client.transactions import TransactionalProducer
@@ -128,12 +128,12 @@ class _TopicWriter:
 
     def write(self, batch: Batch) -> bool:
         known = None if self._last is None else self._last.progress
-        step = judge(known, batch, self._stream, f"topic {self._sink.name!r}")
-        if step is BatchAction.SKIP:
+        step = next_step(known, batch, self._stream, f"topic {self._sink.name!r}")
+        if step is None:
             return False
-        if step is BatchAction.START_AFRESH:
+        if step.replaces:
             self._check_new_run()
-        noted = _Noted(progress=advance(known, batch), topic=self._sink.name)
+        noted = _Noted(progress=step.progress, topic=self._sink.name)
         record = (pa.array([text], pa.binary()) for text in (self._stream.query.encode(), noted.encode()))
         bodies = self._bodies(batch)
         bodies[self._progress_at] = list(encode_columns(*record))

@@ -21,6 +21,7 @@ from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.json_values import json_text
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.notices import Notice, check_each, notices, send_all
+from headwater.sinks.progress import SinkProgress, next_step
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _PASSING = (408, 425, 429)
@@ -62,13 +63,14 @@ class _WebhookWriter:
         self._clock = clock
         self._parts = urlsplit(sink.url)
         self._connection = _connection(self._parts, sink.timeout_s)
-        self._done: tuple[str, int] | None = None
+        self._progress: SinkProgress | None = None
 
     def write(self, batch: Batch) -> bool:
-        if self._done is not None and self._done[0] == batch.run and batch.number <= self._done[1]:
+        step = next_step(self._progress, batch, self._stream, repr(self._sink.url))
+        if step is None:
             return False
         send_all(notices(self._stream, batch, each=self._sink.each), self._send)
-        self._done = (batch.run, batch.number)
+        self._progress = step.progress
         return True
 
     def close(self) -> None:
