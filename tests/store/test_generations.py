@@ -47,8 +47,8 @@ def test_a_query_begins_with_generation_nought(store: ViewStore) -> None:
 
 def test_a_rebuilt_view_takes_the_place_of_the_old_one(store: ViewStore) -> None:
     generations = Generations(store)
-    asked = generations.ask_rebuild("totals")
-    assert generations.ask_rebuild("totals") == asked
+    asked = generations.request_rebuild("totals")
+    assert generations.request_rebuild("totals") == asked
     assert generations.rebuilds() == [asked]
     store.declare(shape(asked.name, "w"))
     beside = pa.table({"k": ["a"], "w": [10]})
@@ -69,13 +69,13 @@ def test_a_rebuilt_view_takes_the_place_of_the_old_one(store: ViewStore) -> None
         store.rows(asked.name)
     store.commit_rows("totals", pa.table({"k": ["c"], "w": [3]}), run="second", batch=8)
     assert store.count("totals") == 2
-    assert generations.ask_rebuild("totals").number == 2
+    assert generations.request_rebuild("totals").number == 2
 
 
 def test_followers_of_a_view_that_was_swapped_read_it_again(store: ViewStore) -> None:
     position = store.position("totals")
     generations = Generations(store)
-    asked = generations.ask_rebuild("totals")
+    asked = generations.request_rebuild("totals")
     store.declare(shape(asked.name, "v"))
     store.commit_rows(asked.name, rows(a=5), run="second", batch=0)
     generations.swap(asked)
@@ -112,7 +112,7 @@ def test_a_generation_that_continues_a_run_keeps_its_rows(store: ViewStore) -> N
 
 def test_a_restart_drops_a_rebuild_that_was_asked_for(store: ViewStore) -> None:
     generations = Generations(store)
-    asked = generations.ask_rebuild("totals")
+    asked = generations.request_rebuild("totals")
     restarted = generations.restart("totals", continues="first")
     assert restarted.number > asked.number
     assert generations.rebuilds() == []

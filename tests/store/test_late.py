@@ -96,7 +96,7 @@ def test_a_row_without_window_or_time_is_kept_also_in_a_ledger_of_before(tmp_pat
         )
     db.close()
     store = ViewStore(path)
-    store.note_late(
+    store.record_late(
         "hits",
         [replace(late(1), window_start=None, window_end=None, event_time=None, late_by=None)],
         run="r",

@@ -149,8 +149,8 @@ def test_changed_shape_is_a_conflict_that_says_what_to_do(place, open_store):
     with pytest.raises(ConflictError) as caught:
         store.declare(changed)
     assert str(caught.value) == (
-        "cannot continue view 'totals': it was (product string, total double) by key (product), the app now gives "
-        "(product string, total double, orders bigint) by key (product)"
+        "cannot continue view 'totals': its columns are (product string, total double) by key (product), and "
+        "the app now computes (product string, total double, orders bigint) by key (product)"
     )
     assert "headwater rebuild totals" in (caught.value.hint or "")
 

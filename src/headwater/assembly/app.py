@@ -188,14 +188,14 @@ def _promise(guarantee: Guarantee) -> str:
 
 
 def _open_store(stack: ExitStack, app: App, settings: RunSettings) -> "ViewStore":
-    from headwater.store.location import FILE, check_address, note_store
+    from headwater.store.location import FILE, check_address, record_address
     from headwater.store.views import ViewStore
 
     address = settings.store or app.store
     place = settings.data / FILE if address is None else check_address(address)
     store = stack.enter_context(closing(ViewStore(place)))
-    store.take_over(app.name)
-    note_store(settings.data, address)
+    store.claim(app.name)
+    record_address(settings.data, address)
     return store
 
 

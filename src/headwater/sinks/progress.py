@@ -1,4 +1,4 @@
-"""The progress of a query at a destination, and the step it implies for a batch. Pure: sinks store it themselves."""
+"""The progress of a query at a destination, and the step it implies for a batch. Pure: sinks do the storing."""
 
 from dataclasses import dataclass
 
