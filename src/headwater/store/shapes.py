@@ -25,7 +25,7 @@ class ViewShape:
         raise InvalidError(f"view {self.name!r} has no column {name!r}; it has: {names}")
 
     def resolve(self, reference: str) -> tuple[Column, tuple[str, ...], str]:
-        """Resolve a column or a field of one (`window.start`): return the column, the path to the field, its type."""
+        """Resolve a column or a field (`window.start`): return the column, the path to the field and its type."""
         if "." not in reference or any(column.name == reference for column in self.columns):
             column = self.column(reference)
             return column, (), column.type
