@@ -193,7 +193,7 @@ def test_settings_that_make_no_sense_are_named() -> None:
         hw.Mail("a@b", sender="c@d", server="localhost")
     with pytest.raises(InvalidError, match="'plain', 'starttls' or 'tls'"):
         hw.Mail("a@b", sender="c@d", tls="yes")
-    with pytest.raises(InvalidError, match="it may name query, count"):
+    with pytest.raises(InvalidError, match="it may contain query, count"):
         hw.Mail("a@b", sender="c@d", subject="{product}").open(STREAM)
-    with pytest.raises(InvalidError, match="it may name query, count, product, left"):
+    with pytest.raises(InvalidError, match="it may contain query, count, product, left"):
         hw.Mail("a@b", sender="c@d", subject="{prodct}", each="row").open(STREAM)

@@ -115,7 +115,7 @@ def test_what_is_sent_again_has_the_same_key(receiver: Receiver) -> None:
 def test_a_receiver_in_trouble_is_waited_for(receiver: Receiver, status: int) -> None:
     receiver.answers = [(status, {}, "come back later")]
     with closing(hw.Webhook(receiver.url).open(STREAM)) as writer:
-        with pytest.raises(UnavailableError, match=f"answers {status} come back later"):
+        with pytest.raises(UnavailableError, match=f"the response is {status} come back later"):
             writer.write(batch_of(0, ("a", 1, 1)))
         assert writer.write(batch_of(0, ("a", 1, 1)))
     assert len(receiver.once()) == 1
@@ -139,7 +139,9 @@ def test_nobody_waits_for_ever_in_a_batch(receiver: Receiver, after: str) -> Non
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422])
 def test_a_refusal_is_told_in_its_words(receiver: Receiver, status: int) -> None:
     receiver.answers = [(status, {}, "v must be positive")]
-    with pytest.raises(InvalidError, match=f"batch 0 of 'shop.alerts' .* answers {status} v must be positive"):
+    with pytest.raises(
+        InvalidError, match=f"batch 0 of 'shop.alerts' .* the response is {status} v must be positive"
+    ):
         deliver(hw.Webhook(receiver.url), batch_of(0, ("a", -1, 1)))
 
 
@@ -148,7 +150,7 @@ def test_rows_that_are_refused_are_named_when_the_others_are_sent(receiver: Rece
     refused = (422, {}, "no such product")
     receiver.answers = [(200, {}, ""), refused, (200, {}, ""), refused]
     rows = [("d", 4, 1), ("b", 2, 1), ("c", 3, 1), ("a", 1, 1), ("e", 5, 1)]
-    with pytest.raises(RefusedError, match="answers 422 no such product") as error:
+    with pytest.raises(RefusedError, match="the response is 422 no such product") as error:
         deliver(sink, batch_of(0, *rows))
     assert error.value.rows == (1, 0)
     sent = {body["changes"][0]["after"]["k"]: headers["Idempotency-Key"] for _, headers, body in receiver.requests}
