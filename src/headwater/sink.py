@@ -46,7 +46,7 @@ REFUSALS_MAX = 100
 
 
 class Guarantee(StrEnum):
-    """How often a batch is written to the destination, including after crashes."""
+    """The number of times that a batch is written to the destination, including after crashes."""
 
     EXACTLY_ONCE = "exactly once"
     AT_LEAST_ONCE = "at least once"

@@ -23,7 +23,7 @@ between the commit and the acknowledgement does no harm, because the position in
 
 **No silent loss.** A reader that cannot return every transaction after the position raises `LostPositionError`
 from `open` or `read`. It never continues with a later position and never starts over by itself. Typical causes:
-the source has discarded its history, was recreated or restored from a backup, or is behind the position.
+the source has discarded its history, was recreated or restored from a backup, or ends before the position.
 
 **One reader.** Two readers of one source can be alive at the same time. The log decides between them: the later
 one takes over the transactional id, and commits of the earlier one fail.
@@ -115,7 +115,7 @@ class Reader(Protocol):
 
     @property
     def is_finished(self) -> bool:
-        """Whether a bounded source, such as a file, has returned its last batch; false for unbounded sources."""
+        """True after a bounded source, such as a file, has returned its last batch; else false."""
 
     def read(self, *, timeout_s: float) -> SourceBatch | None:
         """Return the next batch; None if there is none within `timeout_s`.

@@ -52,7 +52,7 @@ class _CachedView:
     search: str | None
     by_key: str
     decimals: bool
-    """Whether a key column is a decimal."""
+    """True if a key column is a decimal."""
 
 
 class ViewQueries:
