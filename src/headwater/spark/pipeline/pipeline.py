@@ -290,9 +290,9 @@ def _check_store(store: ViewStore, view: View, checkpoint: Path) -> None:
     progress = store.progress(view.name)
     if last_done(checkpoint) >= 0 and (progress is None or progress.run != run_of(checkpoint)):
         raise ConflictError(
-            f"cannot continue view {view.name!r}: its checkpoint has batches of which the store at "
-            f"{store.reading().place} knows nothing; they went to another one",
-            hint=f"name the store that has them, or compute it anew: headwater rebuild {view.name} --from start",
+            f"cannot continue view {view.name!r}: its checkpoint is ahead of the store at "
+            f"{store.reading().location}: the missing batches were written to a different store",
+            hint=f"name the store that has them, or recompute it: headwater rebuild {view.name} --from start",
         )
 
 

@@ -86,7 +86,7 @@ class Rebuilds:
             self._start_view(replace(view, name=generation.name), generation)
         except ConflictError:  # It was begun by an app that had another definition: what is there is of no use.
             self._drop(generation)
-            self._generations.ask_rebuild(view.name)
+            self._generations.request_rebuild(view.name)
 
     def _drop(self, generation: Generation) -> None:
         self._generations.drop_rebuild(generation.query)
