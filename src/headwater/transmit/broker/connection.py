@@ -112,9 +112,9 @@ class Connection:
                 )  # fmt: skip
                 self._end()
                 return
-            if not self._node.intake.take(size):
+            if not self._node.request_memory.take(size):
                 self._announced = size
-                self._node.intake.wait(size, self._on_room)
+                self._node.request_memory.wait(size, self._on_room)
                 break
             at += LENGTH.size
             if size <= end - at:
@@ -151,7 +151,7 @@ class Connection:
         try:
             result = broker.answer(self._node, frame, self._host, self)
         except Exception as error:
-            self._node.intake.give_back(size)
+            self._node.request_memory.give_back(size)
             if isinstance(error, InvalidError | UnavailableError):
                 logger.warning("closing %s: %s", self._host, error)
             else:
@@ -175,11 +175,11 @@ class Connection:
         while self._waiting and self._waiting[0].answer.done():
             asked = self._waiting.popleft()
             if asked.answer.cancelled():
-                self._node.intake.give_back(asked.size)
+                self._node.request_memory.give_back(asked.size)
                 continue
             error = asked.answer.exception()
             if error is not None:
-                self._node.intake.give_back(asked.size)
+                self._node.request_memory.give_back(asked.size)
                 logger.error("closing %s: a request failed", self._host, exc_info=error)
                 self._end()
                 return
@@ -193,7 +193,7 @@ class Connection:
             before = self._outbox.size
             self._outbox.put(parts)
             self._node.counters.bytes_out += self._outbox.size - before
-        self._node.intake.give_back(size)
+        self._node.request_memory.give_back(size)
         if isinstance(parts, ThrottledParts):
             self._start_break(parts.rest_s)
 
@@ -280,7 +280,7 @@ class Connection:
         self._socket.close()
         self._connections.discard(self)
         self._node.counters.connections -= 1
-        self._node.queues.disconnect(self)
+        self._node.share_groups.disconnect(self)
         if self._break is not None:
             self._break.cancel()
             self._node.counters.resting -= 1
@@ -293,9 +293,9 @@ class Connection:
             held += asked.size
         self._waiting.clear()
         if self._announced:
-            self._node.intake.forget(self._on_room)
+            self._node.request_memory.forget(self._on_room)
             self._announced = 0
-        self._node.intake.give_back(held)
+        self._node.request_memory.give_back(held)
 
 
 def _host(sock: socket.socket) -> str:

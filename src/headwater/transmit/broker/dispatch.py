@@ -13,15 +13,15 @@ from typing import Any
 
 from headwater.errors import InvalidError
 from headwater.transmit.broker.handlers import (
-    Handler,
-    RequestContext,
     admin,
     classic_groups,
     cluster,
+    committed_offsets,
     configs,
     consumer_groups,
     fetch,
     group_admin,
+    offsets,
     produce,
     quotas,
     share_admin,
@@ -30,6 +30,7 @@ from headwater.transmit.broker.handlers import (
     transactions,
 )
 from headwater.transmit.broker.node import Node
+from headwater.transmit.broker.request import Handler, RequestContext
 from headwater.transmit.broker.throttle import ThrottledRequest
 from headwater.transmit.records.file_region import Part
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
@@ -48,10 +49,10 @@ _WRITERS: dict[int, Callable[[int, Any], Sequence[Part]]] = {PRODUCE: write_prod
 HANDLERS: dict[int, Handler] = {
     0: produce.produce,
     1: fetch.fetch,
-    2: produce.list_offsets,
+    2: offsets.list_offsets,
     3: cluster.metadata,
-    8: classic_groups.offset_commit,
-    9: classic_groups.offset_fetch,
+    8: committed_offsets.offset_commit,
+    9: committed_offsets.offset_fetch,
     10: cluster.find_coordinator,
     11: classic_groups.join_group,
     12: classic_groups.heartbeat,
@@ -64,7 +65,7 @@ HANDLERS: dict[int, Handler] = {
     20: topics.delete_topics,
     21: admin.delete_records,
     22: transactions.init_producer_id,
-    23: produce.offset_for_leader_epoch,
+    23: offsets.offset_for_leader_epoch,
     24: transactions.add_partitions_to_txn,
     25: transactions.add_offsets_to_txn,
     26: transactions.end_txn,
@@ -83,7 +84,7 @@ HANDLERS: dict[int, Handler] = {
     44: configs.incremental_alter_configs,
     45: admin.alter_partition_reassignments,
     46: admin.list_partition_reassignments,
-    47: admin.offset_delete,
+    47: committed_offsets.offset_delete,
     48: quotas.describe_client_quotas,
     49: quotas.alter_client_quotas,
     50: admin.describe_user_scram_credentials,

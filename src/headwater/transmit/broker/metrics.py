@@ -70,9 +70,11 @@ def _of_groups(node: Node) -> Iterator[str]:
     node.counters.record_times = times
     at_risk: list[Sample] = [
         ({"consumergroup": each.group, **_labels(each.partition)}, each.records)
-        for each in endangered(node.catalog, node.topics, node.queues, now_ms)
+        for each in endangered(node.catalog, node.topics, node.share_groups, now_ms)
     ]
-    members: list[Sample] = [({"consumergroup": group.id}, len(group.members)) for group in node.groups.all()]
+    members: list[Sample] = [
+        ({"consumergroup": group.id}, len(group.members)) for group in node.classic_groups.all()
+    ]
     yield _metric("kafka_consumergroup_members", "gauge", "Members of a group.", members)
     yield _metric("kafka_consumergroup_current_offset", "gauge", "What a group has committed.", offsets)
     yield _metric("kafka_consumergroup_lag", "gauge", "Records that a group has not committed yet.", lags)
@@ -87,7 +89,7 @@ def _of_groups(node: Node) -> Iterator[str]:
 
 
 def _of_work(node: Node) -> Iterator[str]:
-    counters, intake, commit = node.counters, node.intake, node.topics.commit
+    counters, intake, commit = node.counters, node.request_memory, node.topics.commit
     counts: list[Sample] = []
     times: list[Sample] = []
     for key, (count, seconds) in sorted(counters.requests.items()):

@@ -18,6 +18,7 @@ from headwater.transmit.broker.fetch_sessions import FetchSessions
 from headwater.transmit.broker.request_memory import RequestMemory
 from headwater.transmit.groups.classic import ClassicGroups
 from headwater.transmit.groups.consumer import ConsumerGroups
+from headwater.transmit.groups.kinds import GroupKinds
 from headwater.transmit.groups.share.share_groups import ShareGroups
 from headwater.transmit.groups.store import GroupStore
 from headwater.transmit.log.partition import LogSettings
@@ -88,13 +89,14 @@ class Node:
     clock: Clock
     catalog: Catalog
     topics: Topics
-    groups: ClassicGroups
     transactions: Coordinator
     group_store: GroupStore
-    queues: ShareGroups
-    consumers: ConsumerGroups
+    group_kinds: GroupKinds
+    classic_groups: ClassicGroups
+    consumer_groups: ConsumerGroups
+    share_groups: ShareGroups
     fetch_sessions: FetchSessions
-    intake: RequestMemory
+    request_memory: RequestMemory
     counters: Counters
     quotas: Quotas
 
@@ -134,19 +136,22 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         clock.now_ms,
     )
     group_store = GroupStore(settings.data / "meta.db")
+    classic_groups = ClassicGroups(settings.group_initial_rebalance_delay_ms / 1000)
+    consumer_groups = ConsumerGroups(topics.sizes)
     return Node(
         settings=settings,
         endpoint=endpoint,
         clock=clock,
         catalog=catalog,
         topics=topics,
-        groups=ClassicGroups(settings.group_initial_rebalance_delay_ms / 1000),
         transactions=transactions,
         group_store=group_store,
-        queues=ShareGroups(topics, group_store, clock),
-        consumers=ConsumerGroups(topics.sizes),
+        group_kinds=GroupKinds(group_store, classic_groups, consumer_groups),
+        classic_groups=classic_groups,
+        consumer_groups=consumer_groups,
+        share_groups=ShareGroups(topics, group_store, clock),
         fetch_sessions=FetchSessions(),
-        intake=RequestMemory(settings.queued_max_request_bytes),
+        request_memory=RequestMemory(settings.queued_max_request_bytes),
         counters=Counters(),
         quotas=Quotas({Entity(*who): values for who, values in catalog.quotas().items()}),
     )

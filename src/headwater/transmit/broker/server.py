@@ -111,7 +111,7 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._node.transactions.close()
         self._upkeep.close()
-        await self._node.queues.close()
+        await self._node.share_groups.close()
         await self._node.topics.close()
         self._node.catalog.close()
         self._lock.release()
@@ -120,12 +120,12 @@ class Server:
         while True:
             await asyncio.sleep(EXPIRE_EVERY_S)
             now = self._node.clock.monotonic()
-            self._node.groups.expire(now)
-            self._node.queues.expire(now)
-            self._node.consumers.expire(now, self._session_s)
+            self._node.classic_groups.expire(now)
+            self._node.share_groups.expire(now)
+            self._node.consumer_groups.expire(now, self._session_s)
 
     def _session_s(self, group: str) -> float:
-        return self._node.queues.settings(group).number(CONSUMER_SESSION_MS) / 1000
+        return self._node.share_groups.settings(group).number(CONSUMER_SESSION_MS) / 1000
 
     async def _sync_logs(self) -> None:
         while True:
@@ -145,7 +145,7 @@ class Server:
         told: dict[tuple[str, TopicPartition], int] = {}
         while True:
             node = self._node
-            for each in endangered(node.catalog, node.topics, node.queues, node.clock.now_ms()):
+            for each in endangered(node.catalog, node.topics, node.share_groups, node.clock.now_ms()):
                 if told.get((each.group, each.partition)) != each.before:
                     told[each.group, each.partition] = each.before
                     logger.warning("%s", each)

@@ -17,6 +17,8 @@ from headwater.transmit.wire.reader import INT, FieldReader
 
 NO_TOPIC_ID = uuid.UUID(int=0)
 NO_SESSION = 0
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+"""Isolation levels of Fetch and ListOffsets."""
 _FLEXIBLE_FROM = 12
 _SESSION_FROM = 7
 _LOG_START_FROM = 5

@@ -19,12 +19,10 @@ from kafka.protocol.admin import (
     ElectLeadersResponse,
     ListPartitionReassignmentsResponse,
 )
-from kafka.protocol.consumer import OffsetDeleteResponse
 
-from headwater.record import TopicPartition
-from headwater.transmit.broker.handlers import RequestContext
-from headwater.transmit.broker.handlers.permissions import ON_TOPIC, bits
 from headwater.transmit.broker.node import NODE_ID, Node
+from headwater.transmit.broker.permissions import ON_TOPIC, as_bits
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.wire.codes import Code
 
@@ -131,7 +129,7 @@ def describe_topic_partitions(node: Node, request: Any, context: RequestContext)
                 name=name,
                 topic_id=entry.id,
                 partitions=partitions,
-                topic_authorized_operations=bits(ON_TOPIC, asked=True),
+                topic_authorized_operations=as_bits(ON_TOPIC, requested=True),
             )
         )
         room -= len(partitions)
@@ -236,38 +234,6 @@ def _move(node: Node, topic: str, number: int, *, here: bool) -> Code:
     if node.topics.partition(topic, number) is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
     return Code.NONE if here else Code.LOG_DIR_NOT_FOUND
-
-
-# -- groups ---------------------------------------------------------------------------------------------------
-
-
-def offset_delete(node: Node, request: Any, context: RequestContext) -> Any:
-    """Forget committed offsets of partitions that no member of the group is reading."""
-    shape = OffsetDeleteResponse.OffsetDeleteResponseTopic
-    group = node.groups.get(request.group_id)
-    committed = node.catalog.committed_offsets(request.group_id)
-    if group is None and not committed:
-        return OffsetDeleteResponse(error_code=Code.GROUP_ID_NOT_FOUND, topics=[])
-    if group is not None and group.members:
-        # What its members read is in an assignment that only they can tell, so all of it counts as read.
-        code = Code.GROUP_SUBSCRIBED_TO_TOPIC
-    else:
-        code = Code.NONE
-        asked = [TopicPartition(t.name, p.partition_index) for t in request.topics for p in t.partitions]
-        node.catalog.delete_offsets(request.group_id, asked)
-    return OffsetDeleteResponse(
-        error_code=Code.NONE,
-        topics=[
-            shape(
-                name=topic.name,
-                partitions=[
-                    shape.OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=code)
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
 
 
 # -- what one node for one user does not have -----------------------------------------------------------------

@@ -7,9 +7,9 @@ from kafka.protocol.admin import DescribeClusterResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 
 from headwater.errors import InvalidError
-from headwater.transmit.broker.handlers import RequestContext
-from headwater.transmit.broker.handlers.permissions import ON_CLUSTER, ON_TOPIC, reported
 from headwater.transmit.broker.node import CLUSTER_ID, NODE_ID, Node
+from headwater.transmit.broker.permissions import ON_CLUSTER, ON_TOPIC, as_set
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.topics.catalog import TopicEntry, check_topic_name
 from headwater.transmit.wire.apis import APIS
@@ -54,7 +54,7 @@ def metadata(node: Node, request: Any, context: RequestContext) -> Any:
         topics = [_asked_topic(node, asked, request) for asked in request.topics]
     for topic in topics:
         if topic.error_code == Code.NONE:
-            topic.authorized_operations = reported(ON_TOPIC, asked=request.include_topic_authorized_operations)
+            topic.authorized_operations = as_set(ON_TOPIC, requested=request.include_topic_authorized_operations)
     return MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(
@@ -64,7 +64,7 @@ def metadata(node: Node, request: Any, context: RequestContext) -> Any:
         cluster_id=CLUSTER_ID,
         controller_id=NODE_ID,
         topics=topics,
-        authorized_operations=reported(ON_CLUSTER, asked=request.include_cluster_authorized_operations),
+        authorized_operations=as_set(ON_CLUSTER, requested=request.include_cluster_authorized_operations),
     )
 
 
@@ -93,7 +93,7 @@ def describe_cluster(node: Node, request: Any, context: RequestContext) -> Any:
                 broker_id=NODE_ID, host=node.endpoint.host, port=node.endpoint.port, rack=None
             )
         ],
-        authorized_operations=reported(ON_CLUSTER, asked=request.include_cluster_authorized_operations),
+        authorized_operations=as_set(ON_CLUSTER, requested=request.include_cluster_authorized_operations),
     )
 
 

@@ -12,8 +12,8 @@ from kafka.protocol.admin import (
 
 from headwater.errors import HeadwaterError, InvalidError, UnavailableError
 from headwater.transmit import configs
-from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.node import NODE_ID, Node
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.configs import TABLES, ConfigResource, ConfigType, ConfigValue, InvalidConfig, split_list
 from headwater.transmit.groups.settings import check_config as check_group_config
 from headwater.transmit.wire.codes import Code

@@ -6,18 +6,24 @@ from collections.abc import Awaitable
 
 from headwater.errors import CorruptError
 from headwater.transmit.broker.fetch_sessions import FIRST_EPOCH, FetchSession
-from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.node import Node
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.log.partition import OffsetOutOfRange
 from headwater.transmit.topics.topics import Partition
 from headwater.transmit.wire.codes import Code
-from headwater.transmit.wire.fetch import FetchAnswer, FetchRequest, PartitionAnswer, PartitionAsked, TopicAnswer
+from headwater.transmit.wire.fetch import (
+    READ_COMMITTED,
+    FetchAnswer,
+    FetchRequest,
+    PartitionAnswer,
+    PartitionAsked,
+    TopicAnswer,
+)
 
 logger = logging.getLogger(__name__)
 
 FETCH_BYTES_MAX = 55 * 1024 * 1024
 """Whatever a client asks for; Kafka's own default of the broker's fetch.max.bytes."""
-READ_COMMITTED = 1
 
 
 def fetch(node: Node, request: FetchRequest, context: RequestContext) -> FetchAnswer | Awaitable[FetchAnswer]:

@@ -6,8 +6,8 @@ from typing import Any
 from kafka.protocol.admin import AlterClientQuotasResponse, DescribeClientQuotasResponse
 
 from headwater.errors import InvalidError
-from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.node import Node
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.quotas import DEFAULT, ENTITY_TYPES, Entity, EntityMatch, check_quota, matching
 from headwater.transmit.wire.codes import Code
 

@@ -7,21 +7,21 @@ from collections.abc import Awaitable
 from typing import Any
 
 from headwater.errors import CorruptError
-from headwater.transmit.broker.handlers import RequestContext
+from headwater.transmit.broker.error_codes import ACKNOWLEDGEMENT_CODES, SHARE_MEMBER_CODES, SHARE_SESSION_CODES
+from headwater.transmit.broker.group_messages import heartbeat_error, heartbeat_response
 from headwater.transmit.broker.node import NODE_ID, Node
-from headwater.transmit.groups.kinds import kind_of
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.groups.settings import SHARE_HEARTBEAT_MS
 from headwater.transmit.groups.share.members import (
     CLOSES,
     AssignedPartition,
-    Assignment,
     MemberError,
     ShareHeartbeat,
     ShareSession,
     ShareSessionError,
 )
 from headwater.transmit.groups.share.share_groups import AcquiredRecords
-from headwater.transmit.groups.share.share_partition import Acknowledgement, ShareError
+from headwater.transmit.groups.share.share_partition import Acknowledgement
 from headwater.transmit.groups.store import GroupKind
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.wire.codes import Code
@@ -36,23 +36,6 @@ logger = logging.getLogger(__name__)
 FETCH_BYTES_MAX = 8 << 20
 _RECORD_LIMIT = 1  # the acquire mode in which the number of records is exact (KIP-1206)
 
-_MEMBER_CODES = {
-    MemberError.UNKNOWN_MEMBER: Code.UNKNOWN_MEMBER_ID,
-    MemberError.FENCED_EPOCH: Code.FENCED_MEMBER_EPOCH,
-    MemberError.GROUP_FULL: Code.GROUP_MAX_SIZE_REACHED,
-    MemberError.INVALID_REQUEST: Code.INVALID_REQUEST,
-}
-_SESSION_CODES = {
-    ShareSessionError.NOT_FOUND: Code.SHARE_SESSION_NOT_FOUND,
-    ShareSessionError.INVALID_EPOCH: Code.INVALID_SHARE_SESSION_EPOCH,
-    ShareSessionError.INVALID_REQUEST: Code.INVALID_REQUEST,
-}
-_ACK_CODES = {
-    None: Code.NONE,
-    ShareError.INVALID_STATE: Code.INVALID_RECORD_STATE,
-    ShareError.INVALID_REQUEST: Code.INVALID_REQUEST,
-}
-
 
 # -- members --------------------------------------------------------------------------------------------------
 
@@ -60,17 +43,13 @@ _ACK_CODES = {
 def share_group_heartbeat(node: Node, request: Any, context: RequestContext) -> Any:
     """Keep a member in, and tell it which partitions to fetch from."""
     shape = ShareGroupHeartbeatResponse
-    interval = node.queues.settings(request.group_id).number(SHARE_HEARTBEAT_MS)
-
-    def refused(code: Code) -> Any:
-        return shape(error_code=code, error_message=code.name, member_epoch=0, heartbeat_interval_ms=interval)
-
+    interval_ms = node.share_groups.settings(request.group_id).number(SHARE_HEARTBEAT_MS)
     if not request.group_id:
-        return refused(Code.INVALID_REQUEST)
-    if kind_of(node, request.group_id) not in (None, GroupKind.SHARE):
-        return refused(Code.GROUP_ID_NOT_FOUND)
+        return heartbeat_error(shape, Code.INVALID_REQUEST, interval_ms)
+    if node.group_kinds.get(request.group_id) not in (None, GroupKind.SHARE):
+        return heartbeat_error(shape, Code.GROUP_ID_NOT_FOUND, interval_ms)
     names = request.subscribed_topic_names
-    reply = node.queues.heartbeat(
+    reply = node.share_groups.heartbeat(
         request.group_id,
         ShareHeartbeat(
             member_id=request.member_id,
@@ -83,30 +62,8 @@ def share_group_heartbeat(node: Node, request: Any, context: RequestContext) -> 
         ),
     )
     if isinstance(reply, MemberError):
-        return refused(_MEMBER_CODES[reply])
-    return shape(
-        error_code=Code.NONE,
-        member_id=reply.member_id,
-        member_epoch=reply.epoch,
-        heartbeat_interval_ms=interval,
-        assignment=None
-        if reply.assignment is None
-        else shape.Assignment(topic_partitions=assigned(node, reply.assignment, shape.Assignment.TopicPartitions)),
-    )
-
-
-def assigned(node: Node, assignment: Assignment, shape: Any, *, named: bool = False) -> list[Any]:
-    """An assignment as messages have it, by topic id."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(assignment):
-        topics.setdefault(topic, []).append(partition)
-    found = []
-    for topic, partitions in topics.items():
-        entry = node.topics.entry(topic)
-        if entry is not None:
-            names = {"topic_name": topic} if named else {}
-            found.append(shape(topic_id=entry.id, partitions=partitions, **names))
-    return found
+        return heartbeat_error(shape, SHARE_MEMBER_CODES[reply], interval_ms)
+    return heartbeat_response(node.topics, shape, reply, interval_ms)
 
 
 # -- fetching -------------------------------------------------------------------------------------------------
@@ -115,7 +72,7 @@ def assigned(node: Node, assignment: Assignment, shape: Any, *, named: bool = Fa
 def share_fetch(node: Node, request: Any, context: RequestContext) -> Any | Awaitable[Any]:
     """Take acknowledgements at once, in the order of the requests; answer when there are records to lend."""
     acks = _acknowledgements(request)
-    session = node.queues.sessions.step(
+    session = node.share_groups.sessions.step(
         request.group_id or "",
         request.member_id or "",
         request.share_session_epoch,
@@ -124,7 +81,7 @@ def share_fetch(node: Node, request: Any, context: RequestContext) -> Any | Awai
         connection=context.connection,
     )
     if isinstance(session, ShareSessionError):
-        code = _SESSION_CODES[session]
+        code = SHARE_SESSION_CODES[session]
         return _fetched(node, request, code, {}, {}, {})
     for topic in request.topics:
         session.places |= {(topic.topic_id, p.partition_index): None for p in topic.partitions}
@@ -133,7 +90,7 @@ def share_fetch(node: Node, request: Any, context: RequestContext) -> Any | Awai
             session.places.pop((topic.topic_id, number), None)
     errors = {place: _acknowledge(node, request, place, some) for place, some in acks.items()}
     if request.share_session_epoch == CLOSES:
-        node.queues.close_session(request.group_id, request.member_id)
+        node.share_groups.close_session(request.group_id, request.member_id)
         return _fetched(node, request, Code.NONE, errors, {}, {})
     return _fetch(node, request, session, errors)
 
@@ -153,9 +110,9 @@ def _acknowledgements(request: Any) -> dict[AssignedPartition, list[Acknowledgem
 
 
 def _acknowledge(node: Node, request: Any, place: AssignedPartition, acks: list[Acknowledgement]) -> Code:
-    if node.queues.partition(place) is None:
+    if node.share_groups.partition(place) is None:
         return _missing(node, place)
-    return _ACK_CODES[node.queues.acknowledge(request.group_id, request.member_id, place, acks)]
+    return ACKNOWLEDGEMENT_CODES[node.share_groups.acknowledge(request.group_id, request.member_id, place, acks)]
 
 
 def _missing(node: Node, place: AssignedPartition) -> Code:
@@ -164,9 +121,9 @@ def _missing(node: Node, place: AssignedPartition) -> Code:
 
 async def _fetch(node: Node, request: Any, session: ShareSession, acked: dict[AssignedPartition, Code]) -> Any:
     deadline = node.clock.monotonic() + max(request.max_wait_ms, 0) / 1000
-    missing = {p: _missing(node, p) for p in session.places if node.queues.partition(p) is None}
+    missing = {p: _missing(node, p) for p in session.places if node.share_groups.partition(p) is None}
     while True:
-        if not node.queues.sessions.is_open(request.group_id, request.member_id, session):
+        if not node.share_groups.sessions.is_open(request.group_id, request.member_id, session):
             # Its connection went, or another fetch opened a new one, while this one waited.
             return _fetched(node, request, Code.SHARE_SESSION_NOT_FOUND, acked, {}, {})
         lent, damaged = _lend(node, request, session)
@@ -180,16 +137,16 @@ async def _fetch(node: Node, request: Any, session: ShareSession, acked: dict[As
 async def _wait(node: Node, group: str, session: ShareSession, seconds: float) -> None:
     """Wait until a partition grows or records of the group come back."""
     news = asyncio.Event()
-    partitions = [p for p in map(node.queues.partition, session.places) if p is not None]
+    partitions = [p for p in map(node.share_groups.partition, session.places) if p is not None]
     for partition in partitions:
         partition.on_advance(news.set)
-    node.queues.waiters.add(group, news.set)
+    node.share_groups.waiters.add(group, news.set)
     try:
         await asyncio.wait_for(news.wait(), seconds)
     except TimeoutError:
         pass
     finally:
-        node.queues.waiters.discard(group, news.set)
+        node.share_groups.waiters.discard(group, news.set)
         for partition in partitions:
             partition.forget(news.set)
 
@@ -204,7 +161,7 @@ def _lend(
         if room <= 0 or count <= 0:
             break
         try:
-            lent = node.queues.lend(
+            lent = node.share_groups.lend(
                 request.group_id,
                 request.member_id,
                 place,
@@ -259,7 +216,7 @@ def _fetched(
 
 
 def _lock_ms(node: Node, request: Any) -> int:
-    return round(node.queues.settings(request.group_id or "").limits.lock_s * 1000)
+    return round(node.share_groups.settings(request.group_id or "").limits.lock_s * 1000)
 
 
 # -- acknowledging --------------------------------------------------------------------------------------------
@@ -268,7 +225,7 @@ def _lock_ms(node: Node, request: Any) -> int:
 def share_acknowledge(node: Node, request: Any, context: RequestContext) -> Any:
     """Take acknowledgements without fetching."""
     acks = _acknowledgements(request)
-    session = node.queues.sessions.step(
+    session = node.share_groups.sessions.step(
         request.group_id or "",
         request.member_id or "",
         request.share_session_epoch,
@@ -278,7 +235,7 @@ def share_acknowledge(node: Node, request: Any, context: RequestContext) -> Any:
     shape = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
     code, topics = Code.NONE, dict[uuid.UUID, list[Any]]()
     if isinstance(session, ShareSessionError):
-        code = _SESSION_CODES[session]
+        code = SHARE_SESSION_CODES[session]
     else:
         for place, some in acks.items():
             topics.setdefault(place[0], []).append(
@@ -291,7 +248,7 @@ def share_acknowledge(node: Node, request: Any, context: RequestContext) -> Any:
                 )
             )
         if request.share_session_epoch == CLOSES:
-            node.queues.close_session(request.group_id, request.member_id)
+            node.share_groups.close_session(request.group_id, request.member_id)
     return ShareAcknowledgeResponse(
         error_code=code,
         error_message=None if code == Code.NONE else code.name,

@@ -9,9 +9,10 @@ from kafka.protocol.admin import (
 )
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
-from headwater.transmit.broker.handlers import RequestContext
+from headwater.transmit.broker.error_codes import create_topic_code
 from headwater.transmit.broker.node import Node
-from headwater.transmit.configs import ConfigResource, InvalidConfig, check_configs
+from headwater.transmit.broker.request import RequestContext
+from headwater.transmit.configs import ConfigResource, check_configs
 from headwater.transmit.topics.catalog import TopicEntry, check_topic_name
 from headwater.transmit.wire.codes import Code
 
@@ -52,7 +53,7 @@ def _create(node: Node, topic: Any, *, validate_only: bool) -> Any:
     except HeadwaterError as error:
         return shape(
             name=topic.name,
-            error_code=_create_code(topic.name, error),
+            error_code=create_topic_code(topic.name, error),
             error_message=str(error),
             num_partitions=-1,
             replication_factor=-1,
@@ -86,20 +87,6 @@ def _partitions_of(node: Node, topic: Any) -> int:
     if topic.assignments:
         return len(topic.assignments)
     return node.settings.num_partitions if topic.num_partitions == _ASSIGNED else int(topic.num_partitions)
-
-
-def _create_code(name: str, error: HeadwaterError) -> Code:
-    if isinstance(error, ConflictError):
-        return Code.TOPIC_ALREADY_EXISTS
-    if isinstance(error, InvalidConfig):
-        return Code.INVALID_CONFIG
-    if isinstance(error, UnavailableError):
-        return Code.KAFKA_STORAGE_ERROR
-    try:
-        check_topic_name(name)
-    except InvalidError:
-        return Code.INVALID_TOPIC_EXCEPTION
-    return Code.INVALID_PARTITIONS
 
 
 def create_partitions(node: Node, request: Any, context: RequestContext) -> Any:

@@ -20,9 +20,10 @@ from kafka.protocol.producer import (
 
 from headwater.errors import UnavailableError
 from headwater.record import TopicPartition
-from headwater.transmit.broker.handlers import RequestContext
-from headwater.transmit.broker.handlers.classic_groups import check_commit, check_committer, committed
+from headwater.transmit.broker.error_codes import TRANSACTION_CODES
 from headwater.transmit.broker.node import Node
+from headwater.transmit.broker.offset_commits import check_committer, check_offset, committed_offset
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import CommittedOffset
 from headwater.transmit.topics.topics import RefusedBatch
@@ -39,18 +40,6 @@ _FENCED_FROM_VERSION = {InitProducerIdResponse: 4, AddPartitionsToTxnResponse: 2
 """From these versions on clients know PRODUCER_FENCED; before, the code was that of a stale epoch (KIP-588)."""
 
 _GENERATION_FROM = 3
-_CODES = {
-    TransactionError.UNKNOWN_PRODUCER: Code.INVALID_PRODUCER_ID_MAPPING,
-    TransactionError.FENCED: Code.INVALID_PRODUCER_EPOCH,
-    TransactionError.CONCURRENT: Code.CONCURRENT_TRANSACTIONS,
-    TransactionError.INVALID_STATE: Code.INVALID_TXN_STATE,
-}
-
-
-def produce_code(error: TransactionError) -> Code:
-    """The code by which a producer learns that it may not write."""
-    # A batch of a transaction that its id does not have now is late or lost: the producer has to abort.
-    return Code.INVALID_PRODUCER_EPOCH if error is TransactionError.FENCED else Code.INVALID_TXN_STATE
 
 
 def _code(outcome: Any, response: Any, context: RequestContext) -> Code:
@@ -59,7 +48,7 @@ def _code(outcome: Any, response: Any, context: RequestContext) -> Code:
     knows_fenced = context.version >= _FENCED_FROM_VERSION.get(response, context.version + 1)
     if outcome is TransactionError.FENCED and knows_fenced:
         return Code.PRODUCER_FENCED
-    return _CODES[outcome]
+    return TRANSACTION_CODES[outcome]
 
 
 # -- producers ------------------------------------------------------------------------------------------------
@@ -147,9 +136,9 @@ def txn_offset_commit(node: Node, request: Any, context: RequestContext) -> Any:
     for topic in request.topics:
         partitions = []
         for asked in topic.partitions:
-            found = code or check_commit(node, topic.name, asked)
+            found = code or check_offset(node, topic.name, asked)
             if found == Code.NONE:
-                accepted.append((TopicPartition(topic.name, asked.partition_index), committed(asked)))
+                accepted.append((TopicPartition(topic.name, asked.partition_index), committed_offset(asked)))
             partitions.append(
                 shape.TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=found)
             )
