@@ -16,6 +16,7 @@ from collections import deque
 from typing import NamedTuple
 
 from headwater.errors import InvalidError, UnavailableError
+from headwater.security.principal import ANONYMOUS
 from headwater.transmit.broker import dispatch as broker
 from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.outbox import Outbox
@@ -49,6 +50,7 @@ class Connection:
     """Answers one client until it is closed. `chunk` is where requests are received; connections share it."""
 
     def __init__(self, sock: socket.socket, node: Node, connections: "set[Connection]", chunk: memoryview) -> None:
+        self.principal = ANONYMOUS
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._connections = connections
@@ -149,7 +151,7 @@ class Connection:
         size = len(frame)
         self._node.counters.bytes_in += size
         try:
-            result = broker.answer(self._node, frame, self._host, self)
+            result = broker.answer(self._node, frame, self.principal, self._host, self)
         except Exception as error:
             self._node.request_memory.give_back(size)
             if isinstance(error, InvalidError | UnavailableError):

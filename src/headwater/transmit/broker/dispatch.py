@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headwater.errors import InvalidError
+from headwater.security.principal import Principal
 from headwater.transmit.broker.handlers import (
     admin,
     classic_groups,
@@ -111,7 +112,7 @@ class UnservedRequest(InvalidError):
 
 
 def answer(
-    node: Node, frame: bytearray, host: str, connection: object = None
+    node: Node, frame: bytearray, principal: Principal, host: str, connection: object = None
 ) -> Parts | Awaitable[Parts | None] | None:
     """Answer one request: at once, or with something to wait for. None means that no response is wanted."""
     view = memoryview(frame)
@@ -120,10 +121,14 @@ def answer(
     if api is None:
         raise UnservedRequest(f"client {header.client_id!r} sent request type {header.api_key}, which is unknown")
     context = RequestContext(
-        client_id=header.client_id, host=host, version=header.api_version, connection=connection
+        client_id=header.client_id,
+        principal=principal,
+        host=host,
+        version=header.api_version,
+        connection=connection,
     )
     request = _read(api, header, view)
-    turn = ThrottledRequest(node, header, len(frame)) if node.quotas.table else None
+    turn = ThrottledRequest(node, header, principal, len(frame)) if node.quotas.table else None
     if turn is not None:
         request = turn.begin(request)
     result = HANDLERS[api.key](node, request, context)

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from headwater.security.principal import Principal
 from headwater.transmit.broker.node import Node
 
 
@@ -10,6 +11,7 @@ class RequestContext(NamedTuple):
     """The sender of a request, and the version of the request."""
 
     client_id: str
+    principal: Principal
     host: str
     version: int
     connection: object = None

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, cast
 
+from headwater.security.principal import Principal
 from headwater.transmit.broker.node import Node
 from headwater.transmit.quotas import QuotaKind
 from headwater.transmit.records.file_region import Part
@@ -18,9 +19,6 @@ from headwater.transmit.wire.apis import FETCH, PRODUCE, SHARE_FETCH, is_flexibl
 from headwater.transmit.wire.fetch import FetchRequest
 from headwater.transmit.wire.frame import RequestHeader
 from headwater.transmit.wire.throttle_time import write_throttle_time
-
-ANONYMOUS = "ANONYMOUS"
-"""The user of every connection: nobody authenticates here, and Kafka calls such a user so."""
 
 THROTTLE_MS_MAX = 2**31 - 1
 
@@ -38,9 +36,10 @@ class ThrottledParts(list[Part]):
 class ThrottledRequest:
     """One request, from its arrival to its answer."""
 
-    def __init__(self, node: Node, header: RequestHeader, size: int) -> None:
+    def __init__(self, node: Node, header: RequestHeader, principal: Principal, size: int) -> None:
         self._node = node
         self._header = header
+        self._user = principal.name
         self._size = size
         self._spent_s = 0.0
         self._since: float | None = None
@@ -76,7 +75,7 @@ class ThrottledRequest:
         if self._is_timed:
             used.append((QuotaKind.REQUEST, self._spent_s if self._since is None else now - self._since))
         rest_s = max(
-            (self._node.quotas.use(kind, ANONYMOUS, header.client_id, amount, now) for kind, amount in used),
+            (self._node.quotas.use(kind, self._user, header.client_id, amount, now) for kind, amount in used),
             default=0.0,
         )
         if rest_s <= 0:
@@ -113,7 +112,7 @@ class ThrottledRequest:
                 step = partial(work.throw, error)
 
     def _limit(self, kind: QuotaKind) -> int | None:
-        return self._node.quotas.burst(kind, ANONYMOUS, self._header.client_id)
+        return self._node.quotas.burst(kind, self._user, self._header.client_id)
 
     def _now(self) -> float:
         return self._node.clock.monotonic()
