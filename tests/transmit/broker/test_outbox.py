@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headwater.transmit.broker.outbox import BYTES_A_TURN, Outbox
 from headwater.transmit.records.file_region import FileRegion, Part
+from headwater.transmit.transport import SocketTransport, Transport
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +32,8 @@ def test_parts_arrive_in_order_whatever_the_reader_takes(file: Path, answers: li
     content = file.read_bytes()
     ours, theirs = socket.socketpair()
     with ours, theirs, file.open("rb") as opened:
-        ours.setblocking(False)
         theirs.setblocking(False)
-        outbox = Outbox(ours)
+        outbox = Outbox(SocketTransport(ours, "127.0.0.1"))
         expected, received = bytearray(), bytearray()
         for answer in answers:
             parts: list[Part] = [
@@ -60,7 +60,7 @@ class Greedy:
 
 
 def test_a_client_that_takes_everything_leaves_others_their_turn() -> None:
-    outbox = Outbox(cast(socket.socket, Greedy()))
+    outbox = Outbox(cast(Transport, Greedy()))
     outbox.put([b"x" * 100_000] * 200)
     outbox.send()
     assert 20_000_000 - BYTES_A_TURN - 64 * 100_000 <= outbox.size <= 20_000_000 - BYTES_A_TURN
@@ -71,8 +71,7 @@ def test_a_file_that_was_cut_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(b"0123456789")
     ours, theirs = socket.socketpair()
     with ours, theirs, path.open("rb+") as opened:
-        ours.setblocking(False)
-        outbox = Outbox(ours)
+        outbox = Outbox(SocketTransport(ours, "127.0.0.1"))
         outbox.put([FileRegion(opened.fileno(), 0, 10)])
         opened.truncate(4)
         with pytest.raises(OSError, match="was cut"):

@@ -16,6 +16,7 @@ from headwater.transmit.broker.connection import CHUNK_BYTES, Connection
 from headwater.transmit.broker.node import BrokerSettings, Endpoint, Node, open_node
 from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.quotas import Entity, QuotaKind
+from headwater.transmit.transport import SocketTransport
 from headwater.transmit.wire.apis import API_VERSIONS
 
 ALICE = Principal("User", "alice")
@@ -33,13 +34,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 async def send_request(node: Node, principal: Principal | None) -> None:
     """Send one ApiVersions request over a connection, and wait for the response."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        theirs = socket.create_connection(listening.getsockname())
-        ours, _ = listening.accept()
+    ours, theirs = socket.socketpair()
     with theirs:
-        ours.setblocking(False)
         theirs.setblocking(False)
-        connection = Connection(ours, node, set(), memoryview(bytearray(CHUNK_BYTES)))
+        connection = Connection(
+            SocketTransport(ours, "127.0.0.1"), node, set(), memoryview(bytearray(CHUNK_BYTES))
+        )
         if principal is not None:
             connection.principal = principal
         request = ApiVersionsRequest()

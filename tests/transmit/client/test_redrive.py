@@ -11,13 +11,13 @@ from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
+from headwater.transmit.client.reading import read_records
 from headwater.transmit.client.redrive import (
     Outcome,
     RedriveMarks,
     dead_letter_topics,
     letter_at,
     letters_of,
-    read_records,
     redrive,
 )
 from headwater.transmit.records.batch import encode_batch

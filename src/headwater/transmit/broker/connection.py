@@ -11,7 +11,6 @@ is received where it is read from, and files are sent without being read.
 
 import asyncio
 import logging
-import socket
 from collections import deque
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from headwater.transmit.broker import dispatch as broker
 from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.outbox import Outbox
 from headwater.transmit.broker.throttle import ThrottledParts
+from headwater.transmit.transport import Transport
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
 
 logger = logging.getLogger(__name__)
@@ -49,16 +49,17 @@ class _Asked(NamedTuple):
 class Connection:
     """Answers one client until it is closed. `chunk` is where requests are received; connections share it."""
 
-    def __init__(self, sock: socket.socket, node: Node, connections: "set[Connection]", chunk: memoryview) -> None:
+    def __init__(
+        self, transport: Transport, node: Node, connections: "set[Connection]", chunk: memoryview
+    ) -> None:
         self.principal = ANONYMOUS
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._connections = connections
-        self._socket = sock
-        self._fd = sock.fileno()
-        self._outbox = Outbox(sock)
+        self._transport = transport
+        self._outbox = Outbox(transport)
         self._chunk = chunk
-        self._host = _host(sock)
+        self._host = f"/{transport.peer}"
         self._rest = _NOTHING  # received, but not yet looked at
         self._frame: bytearray | None = None
         self._filled = 0
@@ -81,9 +82,9 @@ class Connection:
     def _on_readable(self) -> None:
         try:
             if self._frame is None:
-                count = self._socket.recv_into(self._chunk)
+                count = self._transport.recv_into(self._chunk)
             else:
-                count = self._socket.recv_into(memoryview(self._frame)[self._filled :])
+                count = self._transport.recv_into(memoryview(self._frame)[self._filled :])
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -253,16 +254,10 @@ class Connection:
     def _watch(self, *, reading: bool, writing: bool) -> None:
         if reading != self._is_reading:
             self._is_reading = reading
-            if reading:
-                self._loop.add_reader(self._fd, self._on_readable)
-            else:
-                self._loop.remove_reader(self._fd)
+            self._transport.on_readable(self._on_readable if reading else None)
         if writing != self._is_writing:
             self._is_writing = writing
-            if writing:
-                self._loop.add_writer(self._fd, self._balance)
-            else:
-                self._loop.remove_writer(self._fd)
+            self._transport.on_writable(self._balance if writing else None)
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -279,7 +274,7 @@ class Connection:
         self._watch(reading=False, writing=False)
         self._forget_requests()
         self._outbox.clear()
-        self._socket.close()
+        self._transport.close()
         self._connections.discard(self)
         self._node.counters.connections -= 1
         self._node.share_groups.disconnect(self)
@@ -298,10 +293,3 @@ class Connection:
             self._node.request_memory.forget(self._on_room)
             self._announced = 0
         self._node.request_memory.give_back(held)
-
-
-def _host(sock: socket.socket) -> str:
-    try:
-        return f"/{sock.getpeername()[0]}"
-    except OSError:
-        return "?"  # gone already

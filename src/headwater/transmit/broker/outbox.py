@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from headwater.transmit.records.file_region import FileRegion, Part
+from headwater.transmit.transport import Transport
 
 BYTES_A_TURN = 4 << 20
 """Then others have their turn, however fast the client takes it."""
@@ -19,8 +20,8 @@ _BUFFERS_MAX = 64  # for one call; systems take 1024
 class Outbox:
     """Parts that wait to be sent to one client. Its socket does not block."""
 
-    def __init__(self, to: socket.socket) -> None:
-        self._socket = to
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self._parts: deque[Part | memoryview] = deque()
         self._sent = 0  # of the first part, if that is a region
         self.size = 0
@@ -49,7 +50,7 @@ class Outbox:
     def _send_some(self, count: int) -> int:
         first = self._parts[0]
         if isinstance(first, FileRegion):
-            sent = first.send(self._socket.fileno(), self._sent, count)
+            sent = self._transport.send_region(first, self._sent, count)
             if not sent:
                 raise OSError(f"a region of {first.size} bytes ended at {self._sent}: its file was cut")
             self._sent += sent
@@ -67,7 +68,7 @@ class Outbox:
                 flags = socket.MSG_MORE  # so that what belongs together travels together
                 break
             buffers.append(part)
-        sent = left = self._socket.sendmsg(buffers, (), flags)
+        sent = left = self._transport.sendmsg(buffers, (), flags)
         for buffer in buffers:
             if left < len(buffer):
                 self._parts[0] = memoryview(buffer)[left:]

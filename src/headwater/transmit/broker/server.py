@@ -19,6 +19,7 @@ from headwater.transmit.broker.retention_risk import endangered
 from headwater.transmit.groups.settings import CONSUMER_SESSION_MS
 from headwater.transmit.topics.group_commit import INTERVAL_S
 from headwater.transmit.topics.upkeep import Upkeep
+from headwater.transmit.transport import SocketTransport
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(BACKLOG):
             try:
-                client, _ = self._socket.accept()
+                client, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor is left, say: the client stays in the queue meanwhile
@@ -64,9 +65,8 @@ class Listener:
                 self._loop.remove_reader(self._socket)
                 self._pause = self._loop.call_later(ACCEPT_AGAIN_S, self._listen)
                 return
-            client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            Connection(client, self._node, self.connections, self._chunk)
+            Connection(SocketTransport(client, address[0]), self._node, self.connections, self._chunk)
 
 
 class Server:

@@ -1,6 +1,7 @@
 """The blocking client of our own processes, for our broker and for Apache Kafka.
 
-client                          connections, metadata, offsets, record batches in and out
+client, connection              metadata, offsets, record batches in and out; connections to brokers
+reading                         decoded records
 topics, groups, quotas          administration
 transactions                    a transactional producer
 lag                             how far groups are behind

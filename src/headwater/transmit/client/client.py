@@ -5,31 +5,26 @@ batches as bytes, because those who use it (the Spark source, above all) decode 
 better clients for everything else. Not thread-safe: one client a thread.
 """
 
-import socket
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from kafka.protocol.admin import CreateTopicsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
-from kafka.protocol.producer import (
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    ProduceRequest,
-)
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import ProduceRequest
 
 from headwater.errors import HeadwaterError, InvalidError, RefusedError, UnavailableError
 from headwater.record import Record, TopicPartition
+from headwater.transmit.client.connection import ConnectionPool
 from headwater.transmit.records.batch import batches_of, encode_batch, walk
 from headwater.transmit.records.control import drop_aborted
-from headwater.transmit.wire.apis import APIS
+from headwater.transmit.transport import Address, BlockingTransport, connect
 from headwater.transmit.wire.codes import Code
-from headwater.transmit.wire.frame import LENGTH, skip_tags
+from headwater.transmit.wire.fetch import READ_COMMITTED, READ_UNCOMMITTED
 
 LATEST, EARLIEST = -1, -2
 TIMEOUT_S = 30.0
@@ -38,18 +33,6 @@ _FETCH_WAIT_MS = 500
 _PAUSE_S = 0.05
 IN_FLIGHT_MAX = 5
 """Unanswered requests to a node: of so many batches a partition remembers that it has them."""
-# Above these, records and offsets name topics by id only, and transactions are for brokers among themselves or of
-# the protocol's version 2; names and version 1 are what we have.
-_VERSION_CAPS = {
-    FetchRequest.API_KEY: 12,
-    ProduceRequest.API_KEY: 9,
-    MetadataRequest.API_KEY: 12,
-    OffsetCommitRequest.API_KEY: 9,
-    OffsetFetchRequest.API_KEY: 9,
-    AddPartitionsToTxnRequest.API_KEY: 3,
-    InitProducerIdRequest.API_KEY: 5,
-    EndTxnRequest.API_KEY: 4,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +53,15 @@ class Client:
         client_id: str = "headwater",
         timeout_s: float = TIMEOUT_S,
         read_committed: bool = False,
+        connect: Callable[[Address, float], BlockingTransport] = connect,
     ) -> None:
         """With `read_committed`, offsets end before undecided transactions, and aborted records are left out."""
         self._bootstrap = _parse_servers(bootstrap_servers)
         self._bootstrap_servers = bootstrap_servers
-        self._client_id = client_id
         self._timeout_s = timeout_s
-        self._isolation_level = 1 if read_committed else 0
-        self._nodes: dict[int, tuple[str, int]] = {}
-        self._connections: dict[tuple[str, int], _Connection] = {}
+        self._isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
+        self._nodes: dict[int, Address] = {}
+        self._connections = ConnectionPool(client_id, lambda address: connect(address, timeout_s))
         self._topics: dict[str, TopicInfo] = {}
 
     # -- topics -----------------------------------------------------------------------------------------------
@@ -89,7 +72,7 @@ class Client:
         With `auto_create` the broker is asked to create those that do not, which it does if its settings say so.
         """
         wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=n) for n in names]
-        response = self._call(None, MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create))
+        response = self.call(MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create))
         self._nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         found = {
             topic.name: TopicInfo(
@@ -112,10 +95,10 @@ class Client:
             configs=[shape.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=int(self._timeout_s * 1000), validate_only=False)
-        (result,) = self._call(None, request).topics
+        (result,) = self.call(request).topics
         if result.error_code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
             raise InvalidError(f"cannot create topic {name!r}: {result.error_message or result.error_code}")
-        _wait_for_leaders(self, name, deadline=time.monotonic() + self._timeout_s)
+        self._wait_for_leaders(name, deadline=time.monotonic() + self._timeout_s)
 
     # -- offsets ----------------------------------------------------------------------------------------------
 
@@ -146,7 +129,7 @@ class Client:
                     for topic, tps in _by_topic(partitions).items()
                 ],
             )
-            for topic in self._call(leader, request).topics:
+            for topic in self.call(request, node=leader).topics:
                 for answer in topic.partitions:
                     tp = TopicPartition(topic.name, answer.partition_index)
                     _check(answer.error_code, f"look up offsets of {tp}")
@@ -200,7 +183,7 @@ class Client:
             forgotten_topics_data=[],
             rack_id="",
         )
-        response = self._call(self.leader(partition), request)
+        response = self.call(request, node=self.leader(partition))
         (answer,) = response.responses[0].partitions
         _check(answer.error_code, f"read {partition} at offset {offset}")
         aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or []]
@@ -220,7 +203,7 @@ class Client:
                 )
             ],
         )
-        (answer,) = self._call(self.leader(partition), request).responses[0].partition_responses
+        (answer,) = self.call(request, node=self.leader(partition)).responses[0].partition_responses
         _check(answer.error_code, f"append to {partition}", answer.error_message)
         return int(answer.base_offset)
 
@@ -238,15 +221,23 @@ class Client:
                 waiting.extendleft((batch[middle:], batch[:middle]))
 
     def call(self, request: Any, *, node: int | None = None) -> Any:
-        """Send any other request, to a node or to whoever answers, and wait for the response."""
-        return self._call(node, request)
+        """Send a request to a node, or to the first bootstrap server that responds; wait for the response."""
+        addresses = self._bootstrap if node is None else [self._nodes[node]]
+        problem: OSError | None = None
+        for address in addresses:
+            try:
+                return self._connections.get(address).call(request)
+            except OSError as error:
+                self._connections.drop(address)
+                problem = error
+        raise _unreachable(addresses, problem) from problem
 
     def call_all(self, requests: Iterable[Any], *, node: int) -> Generator[Any, None, None]:
         """Send requests to a node, a few of them ahead of their responses, which come in order."""
         address = self._nodes[node]
         ahead: deque[Any] = deque()
         try:
-            connection = self._connect(address)
+            connection = self._connections.get(address)
             for request in requests:
                 ahead.append(connection.send(request))
                 if len(ahead) >= IN_FLIGHT_MAX:
@@ -254,16 +245,14 @@ class Client:
             while ahead:
                 yield connection.receive(*ahead.popleft())
         except OSError as error:
-            self._drop(address)
+            self._connections.drop(address)
             raise _unreachable([address], error) from error
         finally:
             if ahead:
-                self._drop(address)  # The next one who asks would read the responses to these.
+                self._connections.drop(address)  # The next one who asks would read the responses to these.
 
     def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -291,95 +280,22 @@ class Client:
             leaders.setdefault(self.leader(partition), []).append(partition)
         return leaders
 
-    def _call(self, node: int | None, request: Any) -> Any:
-        """Send a request to a node, or to whoever answers first, and wait for the response."""
-        addresses = self._bootstrap if node is None else [self._nodes[node]]
-        problem: OSError | None = None
-        for address in addresses:
+    def _wait_for_leaders(self, topic: str, deadline: float) -> None:
+        """Wait until every partition of a topic has a leader; in a cluster that happens after its creation."""
+        while True:
+            info = self.topics([topic]).get(topic)
             try:
-                return self._connect(address).call(request)
-            except OSError as error:
-                self._drop(address)
-                problem = error
-        raise _unreachable(addresses, problem) from problem
-
-    def _connect(self, address: tuple[str, int]) -> "_Connection":
-        connection = self._connections.get(address)
-        if connection is None:
-            connection = _Connection(address, self._client_id, self._timeout_s)
-            self._connections[address] = connection
-        return connection
-
-    def _drop(self, address: tuple[str, int]) -> None:
-        connection = self._connections.pop(address, None)
-        if connection is not None:
-            connection.close()
+                if info is not None:
+                    self.offsets([TopicPartition(topic, number) for number in info.leaders], LATEST)
+                    return
+            except UnavailableError:
+                pass
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"cannot use topic {topic!r}: it was created, but has no leader yet")
+            time.sleep(_PAUSE_S)
 
 
-class _Connection:
-    """One socket; a request at a time."""
-
-    def __init__(self, address: tuple[str, int], client_id: str, timeout_s: float) -> None:
-        self._client_id = client_id
-        self._correlation_id = 0
-        self._socket = socket.create_connection(address, timeout=timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._versions = {ApiVersionsRequest.API_KEY: (0, 0)}
-        try:
-            response = self.call(ApiVersionsRequest())
-        except BaseException:
-            self._socket.close()  # nobody else knows of it yet
-            raise
-        self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-
-    def call(self, request: Any) -> Any:
-        return self.receive(*self.send(request))
-
-    def send(self, request: Any) -> tuple[Any, int, int]:
-        """Send a request; what is returned tells `receive` how to read its response."""
-        version = self._version(request)
-        self._correlation_id += 1
-        request.API_VERSION = version
-        request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
-        self._socket.sendall(request.encode(version=version, header=True, framed=True))
-        return APIS[request.API_KEY].response, version, self._correlation_id
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _version(self, request: Any) -> int:
-        key = request.API_KEY
-        low, high = self._versions.get(key, (0, -1))
-        version = min(high, request.max_version, _VERSION_CAPS.get(key, high))
-        if version < low:
-            raise UnavailableError(
-                f"the broker does not offer {request.name} in a version we know: it has {low} to {high}"
-            )
-        return int(version)
-
-    def receive(self, response: Any, version: int, asked: int) -> Any:
-        (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
-        frame = memoryview(self._exactly(size))
-        (correlation_id,) = LENGTH.unpack_from(frame)
-        if correlation_id != asked:
-            raise OSError(f"response {correlation_id} to request {asked}")
-        at = LENGTH.size
-        if response.flexible_version_q(version) and response.API_KEY != ApiVersionsRequest.API_KEY:
-            at = skip_tags(frame, at)
-        return response.decode(frame[at:], version=version)
-
-    def _exactly(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            received = self._socket.recv_into(view)
-            if not received:
-                raise ConnectionResetError("the broker closed the connection")
-            view = view[received:]
-        return data
-
-
-def _unreachable(addresses: Iterable[tuple[str, int]], problem: OSError | None) -> UnavailableError:
+def _unreachable(addresses: Iterable[Address], problem: OSError | None) -> UnavailableError:
     places = ", ".join(f"{host}:{port}" for host, port in addresses)
     return UnavailableError(
         f"cannot reach a broker at {places}: {problem}",
@@ -387,7 +303,7 @@ def _unreachable(addresses: Iterable[tuple[str, int]], problem: OSError | None) 
     )
 
 
-def _parse_servers(servers: str) -> list[tuple[str, int]]:
+def _parse_servers(servers: str) -> list[Address]:
     """Read `host:port,host:port`."""
     addresses = []
     for server in servers.split(","):
@@ -403,21 +319,6 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicParti
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(partition)
     return topics
-
-
-def _wait_for_leaders(client: Client, topic: str, deadline: float) -> None:
-    """In a cluster a topic is made first, and then known and led here and there."""
-    while True:
-        info = client.topics([topic]).get(topic)
-        try:
-            if info is not None:
-                client.offsets([TopicPartition(topic, number) for number in info.leaders], LATEST)
-                return
-        except UnavailableError:
-            pass
-        if time.monotonic() > deadline:
-            raise UnavailableError(f"cannot use topic {topic!r}: it was made, but nobody leads it yet")
-        time.sleep(_PAUSE_S)
 
 
 def _check(code: int, attempt: str, message: str | None = None) -> None:

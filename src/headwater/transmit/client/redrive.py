@@ -20,8 +20,9 @@ from headwater.errors import InvalidError, UnavailableError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.client import groups as group_client
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.reading import read_records, record_at
 from headwater.transmit.groups.settings import DEADLETTER_TOPIC
-from headwater.transmit.records.batch import Sender, decode_batch, encode_batch, walk
+from headwater.transmit.records.batch import Sender, encode_batch
 from headwater.transmit.records.dead_letters import (
     ONLY_HEADER,
     REDRIVEN_HEADER,
@@ -38,7 +39,6 @@ CHUNK = 200
 
 KEPT = {"retention.ms": "-1", "cleanup.policy": "delete", "max.message.bytes": str(100 << 20)}
 """Of topics of dead letters: a letter is larger than its record, which its own topic did take."""
-_ORIGINAL_BYTES = 1  # a broker sends the whole batch that holds the offset, and no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,18 +264,6 @@ def _landed(client: Client, redrives: Sequence[Redrive]) -> dict[str, int]:
     return landed
 
 
-def read_records(client: Client, partition: TopicPartition, start: int | None = None) -> Iterator[Record]:
-    """The records of a partition from an offset (or the first) on, up to where it ended when we asked."""
-    earliest = client.offsets([partition], EARLIEST)[partition]
-    first = at = earliest if start is None else max(start, earliest)
-    end = client.offsets([partition], LATEST)[partition]
-    while at < end:
-        data, at = client.read(partition, at)
-        for place, header in walk(data):
-            if not header.is_control:
-                yield from (record for record in decode_batch(data, place) if record.offset >= first)
-
-
 def _identity(letter: DeadLetter) -> tuple[str, int]:
     return letter.name, letter.record.timestamp_ms
 
@@ -308,12 +296,3 @@ def _new_producer(client: Client) -> int:
     if response.error_code != Code.NONE:
         raise UnavailableError(f"cannot get a producer id: error {response.error_code}")
     return int(response.producer_id)
-
-
-def record_at(client: Client, place: TopicPartition, offset: int) -> Record | None:
-    try:
-        data = client.fetch(place, offset, max_bytes=_ORIGINAL_BYTES)
-    except InvalidError:  # the partition does not hold this offset, or is gone
-        return None
-    found = (record for at, header in walk(data) if not header.is_control for record in decode_batch(data, at))
-    return next((record for record in found if record.offset == offset), None)
