@@ -6,10 +6,12 @@ import each other. It is not in `security`, because it sends file regions, which
 """
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from headwater.errors import ConflictError, InvalidError
 from headwater.transmit.records.file_region import FileRegion
 
 Address = tuple[str, int]
@@ -103,3 +105,18 @@ def connect(address: Address, timeout_s: float) -> BlockingTransport:
     connected = socket.create_connection(address, timeout=timeout_s)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected
+
+
+def listen(host: str, port: int, *, option: str, backlog: int | None = None) -> socket.socket:
+    """Open a listening TCP socket; `option` is the command-line option for the address, named in errors."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=backlog)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConflictError(
+                f"cannot listen on {address}: the address is in use",
+                hint=f"stop the program that uses it, or choose another port with {option} (0: any free port)",
+            ) from error
+        raise InvalidError(f"cannot listen on {address}: {error.strerror or error}") from error

@@ -15,13 +15,13 @@ from headwater.transmit.broker.fetch_sessions import REST_S, FetchSession, Fetch
 from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.wire.codes import Code
-from headwater.transmit.wire.fetch import FetchRequest, PartitionAnswer, PartitionAsked, TopicAnswer, TopicAsked
+from headwater.transmit.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition, FetchRequest, FetchTopic
 
 
 def request(
     session_id: int, epoch: int, topics: dict[object, list[int]] | None = None, forgotten: list | None = None
 ) -> FetchRequest:
-    asked = [TopicAsked(t, [PartitionAsked(n, 0, 100) for n in ns]) for t, ns in (topics or {}).items()]
+    asked = [FetchTopic(t, [FetchPartition(n, 0, 100) for n in ns]) for t, ns in (topics or {}).items()]
     return FetchRequest(500, 1, 1000, 0, session_id, epoch, asked, forgotten or [])
 
 
@@ -31,31 +31,31 @@ def begin(sessions: FetchSessions, *partitions: int) -> FetchSession:
     return session
 
 
-def told(session: FetchSession, *answers: PartitionAnswer, in_full: bool = False) -> list[int]:
-    topics = session.answer([TopicAnswer("t", answers)], in_full=in_full).topics
+def told(session: FetchSession, *answers: FetchedPartition, in_full: bool = False) -> list[int]:
+    topics = session.answer([FetchedTopic("t", answers)], in_full=in_full).topics
     return [answer.partition for topic in topics for answer in topic.partitions]
 
 
 def test_a_session_is_answered_in_full_once_and_then_with_what_is_new() -> None:
     session = begin(FetchSessions(), 0, 1)
-    quiet = [PartitionAnswer(0, 0, 5, 5, 0), PartitionAnswer(1, 0, 7, 7, 0)]
+    quiet = [FetchedPartition(0, 0, 5, 5, 0), FetchedPartition(1, 0, 7, 7, 0)]
     assert told(session, *quiet, in_full=True) == [0, 1]
     assert told(session, *quiet) == []
-    assert told(session, quiet[0], PartitionAnswer(1, 0, 8, 8, 0)) == [1]
-    assert told(session, PartitionAnswer(0, 0, 5, 5, 0, b"records"), PartitionAnswer(1, 0, 8, 8, 0)) == [0]
-    assert told(session, PartitionAnswer(0, 0, 5, 5, 3), PartitionAnswer(1, 0, 8, 8, 0)) == [0]
+    assert told(session, quiet[0], FetchedPartition(1, 0, 8, 8, 0)) == [1]
+    assert told(session, FetchedPartition(0, 0, 5, 5, 0, b"records"), FetchedPartition(1, 0, 8, 8, 0)) == [0]
+    assert told(session, FetchedPartition(0, 0, 5, 5, 3), FetchedPartition(1, 0, 8, 8, 0)) == [0]
 
 
 def test_an_error_is_said_until_it_is_over() -> None:
     session = begin(FetchSessions(), 0)
-    fine, wrong = PartitionAnswer(0, 0, 5, 5, 0), PartitionAnswer(0, 3)
+    fine, wrong = FetchedPartition(0, 0, 5, 5, 0), FetchedPartition(0, 3)
     assert told(session, fine, in_full=True) == [0]
     assert [told(session, answer) for answer in (wrong, wrong, fine, fine)] == [[0], [0], [0], []]
 
 
 def test_what_had_records_comes_last_the_next_time() -> None:
     session = begin(FetchSessions(), 0, 1, 2)
-    told(session, PartitionAnswer(0, 0, 5, 5, 0, b"records"), PartitionAnswer(1), PartitionAnswer(2))
+    told(session, FetchedPartition(0, 0, 5, 5, 0, b"records"), FetchedPartition(1), FetchedPartition(2))
     assert [asked.partition for asked in session.topics[0].partitions] == [1, 2, 0]
 
 

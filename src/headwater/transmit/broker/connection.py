@@ -152,7 +152,7 @@ class Connection:
         size = len(frame)
         self._node.counters.bytes_in += size
         try:
-            result = broker.answer(self._node, frame, self.principal, self._host, self)
+            result = broker.respond(self._node, frame, self.principal, self._host, self)
         except Exception as error:
             self._node.request_memory.give_back(size)
             if isinstance(error, InvalidError | UnavailableError):

@@ -111,7 +111,7 @@ class UnservedRequest(InvalidError):
     """A request that we do not answer; the connection is closed, as Kafka does."""
 
 
-def answer(
+def respond(
     node: Node, frame: bytearray, principal: Principal, host: str, connection: object = None
 ) -> Parts | Awaitable[Parts | None] | None:
     """Answer one request: at once, or with something to wait for. None means that no response is wanted."""

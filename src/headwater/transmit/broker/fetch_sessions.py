@@ -14,12 +14,12 @@ from random import randrange
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.fetch import (
     NO_SESSION,
-    FetchAnswer,
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
     FetchRequest,
-    PartitionAnswer,
-    PartitionAsked,
-    TopicAnswer,
-    TopicAsked,
+    FetchResponse,
+    FetchTopic,
 )
 
 SESSIONS_MAX = 1000
@@ -34,19 +34,19 @@ Topic = str | uuid.UUID
 class FetchSession:
     """The partitions that one consumer reads, and what it knows of them."""
 
-    def __init__(self, session_id: int, topics: Sequence[TopicAsked]) -> None:
+    def __init__(self, session_id: int, topics: Sequence[FetchTopic]) -> None:
         self.id = session_id
         self.epoch = FIRST_EPOCH + 1
         """What its next request has to have."""
         self.used_s = 0.0
-        self._asked: dict[Topic, dict[int, PartitionAsked]] = {}
+        self._asked: dict[Topic, dict[int, FetchPartition]] = {}
         self._told: dict[tuple[Topic, int], tuple[int, int, int]] = {}
         self._update(topics)
 
     @property
-    def topics(self) -> list[TopicAsked]:
+    def topics(self) -> list[FetchTopic]:
         """All that it reads, what has had records last standing last: so every partition has its turn."""
-        return [TopicAsked(topic, list(partitions.values())) for topic, partitions in self._asked.items()]
+        return [FetchTopic(topic, list(partitions.values())) for topic, partitions in self._asked.items()]
 
     def accept(self, request: FetchRequest) -> Code:
         """Take in what its consumer reads from now on; an error where the request does not follow the last one."""
@@ -65,24 +65,24 @@ class FetchSession:
                 del self._asked[topic]
         return Code.NONE
 
-    def answer(self, topics: Sequence[TopicAnswer], *, in_full: bool) -> FetchAnswer:
+    def answer(self, topics: Sequence[FetchedTopic], *, in_full: bool) -> FetchResponse:
         """What its consumer does not know yet."""
         told = []
         for topic, answers in topics:
             news = [answer for answer in answers if self._tell(topic, answer) or in_full]
             if news:
-                told.append(TopicAnswer(topic, news))
+                told.append(FetchedTopic(topic, news))
             if topic in self._asked and any(answer.records for answer in answers):
                 self._asked[topic] = self._asked.pop(topic)
-        return FetchAnswer(told, session_id=self.id)
+        return FetchResponse(told, session_id=self.id)
 
-    def _update(self, topics: Sequence[TopicAsked]) -> None:
+    def _update(self, topics: Sequence[FetchTopic]) -> None:
         for topic, partitions in topics:
             known = self._asked.setdefault(topic, {})
             for asked in partitions:
                 known[asked.partition] = asked
 
-    def _tell(self, topic: Topic, answer: PartitionAnswer) -> bool:
+    def _tell(self, topic: Topic, answer: FetchedPartition) -> bool:
         """Whether there is something new in an answer; it is known from now on."""
         key = (topic, answer.partition)
         marks = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)

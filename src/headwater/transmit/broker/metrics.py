@@ -12,7 +12,7 @@ from pathlib import Path
 from headwater.errors import CorruptError
 from headwater.record import TopicPartition
 from headwater.transmit.broker.node import Node
-from headwater.transmit.broker.retention_risk import endangered
+from headwater.transmit.broker.retention_risk import groups_at_risk
 from headwater.transmit.log.partition import OffsetOutOfRange, PartitionLog
 from headwater.transmit.records.batch import LOG_APPEND_TIME, check_batch
 from headwater.transmit.records.rewrite import raw_records
@@ -70,7 +70,7 @@ def _of_groups(node: Node) -> Iterator[str]:
     node.counters.record_times = times
     at_risk: list[Sample] = [
         ({"consumergroup": each.group, **_labels(each.partition)}, each.records)
-        for each in endangered(node.catalog, node.topics, node.share_groups, now_ms)
+        for each in groups_at_risk(node.catalog, node.topics, node.share_groups, now_ms)
     ]
     members: list[Sample] = [
         ({"consumergroup": group.id}, len(group.members)) for group in node.classic_groups.all()

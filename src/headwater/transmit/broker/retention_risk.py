@@ -41,7 +41,7 @@ class GroupAtRisk:
         )
 
 
-def endangered(catalog: Catalog, topics: Topics, queues: ShareGroups, now_ms: int) -> Iterator[GroupAtRisk]:
+def groups_at_risk(catalog: Catalog, topics: Topics, queues: ShareGroups, now_ms: int) -> Iterator[GroupAtRisk]:
     """Every group that retention is about to overtake, in each partition; groups of queues, too."""
     before = {p.name: deleted_soon(p.log, p.config, now_ms) for p in topics.partitions()}
     for group in catalog.groups():

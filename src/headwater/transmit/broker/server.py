@@ -3,23 +3,21 @@ time does.
 """
 
 import asyncio
-import errno
 import logging
 import socket
 import sqlite3
 
 from headwater.clock import Clock
-from headwater.errors import ConflictError, InvalidError
 from headwater.locks import FolderLock
 from headwater.record import TopicPartition
 from headwater.transmit.broker.connection import CHUNK_BYTES, Connection
 from headwater.transmit.broker.metrics import render
 from headwater.transmit.broker.node import BrokerSettings, Endpoint, Node, open_node
-from headwater.transmit.broker.retention_risk import endangered
+from headwater.transmit.broker.retention_risk import groups_at_risk
 from headwater.transmit.groups.settings import CONSUMER_SESSION_MS
 from headwater.transmit.topics.group_commit import INTERVAL_S
 from headwater.transmit.topics.upkeep import Upkeep
-from headwater.transmit.transport import SocketTransport
+from headwater.transmit.transport import SocketTransport, listen
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +143,7 @@ class Server:
         told: dict[tuple[str, TopicPartition], int] = {}
         while True:
             node = self._node
-            for each in endangered(node.catalog, node.topics, node.share_groups, node.clock.now_ms()):
+            for each in groups_at_risk(node.catalog, node.topics, node.share_groups, node.clock.now_ms()):
                 if told.get((each.group, each.partition)) != each.before:
                     told[each.group, each.partition] = each.before
                     logger.warning("%s", each)
@@ -164,7 +162,7 @@ async def serve(settings: BrokerSettings, clock: Clock) -> Server:
     lock = FolderLock(settings.data, "broker.lock", holder="broker")
     listening = None
     try:
-        listening = _bind(settings)
+        listening = listen(settings.host, settings.port, option="--listen", backlog=BACKLOG)
         host, port = listening.getsockname()[:2]
         node = open_node(settings, Endpoint(host=settings.advertised_host or host, port=port), clock)
     except BaseException:
@@ -173,17 +171,3 @@ async def serve(settings: BrokerSettings, clock: Clock) -> Server:
         lock.release()
         raise
     return Server(node, Listener(listening, node), lock)
-
-
-def _bind(settings: BrokerSettings) -> socket.socket:
-    address = f"{settings.host}:{settings.port}"
-    try:
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConflictError(
-                f"cannot listen on {address}: the address is in use",
-                hint="stop the other program, or choose another port with --listen (port 0 takes a free one)",
-            ) from error
-        raise InvalidError(f"cannot listen on {address}: {error.strerror or error}") from error

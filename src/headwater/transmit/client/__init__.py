@@ -1,6 +1,6 @@
 """The blocking client of our own processes, for our broker and for Apache Kafka.
 
-client, connection              metadata, offsets, record batches in and out; connections to brokers
+client, connection, errors      metadata, offsets, record batches in and out; connections; error codes raised
 reading                         decoded records
 topics, groups, quotas          administration
 transactions                    a transactional producer

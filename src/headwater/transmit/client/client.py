@@ -17,9 +17,10 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
-from headwater.errors import HeadwaterError, InvalidError, RefusedError, UnavailableError
+from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.client.connection import ConnectionPool
+from headwater.transmit.client.errors import Errors, check_code
 from headwater.transmit.records.batch import batches_of, encode_batch, walk
 from headwater.transmit.records.control import drop_aborted
 from headwater.transmit.transport import Address, BlockingTransport, connect
@@ -33,6 +34,9 @@ _FETCH_WAIT_MS = 500
 _PAUSE_S = 0.05
 IN_FLIGHT_MAX = 5
 """Unanswered requests to a node: of so many batches a partition remembers that it has them."""
+
+PRODUCE_ERRORS: Errors = {Code.MESSAGE_TOO_LARGE: RefusedError, Code.INVALID_RECORD: RefusedError}
+"""Codes for records that this broker or topic never accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +136,7 @@ class Client:
             for topic in self.call(request, node=leader).topics:
                 for answer in topic.partitions:
                     tp = TopicPartition(topic.name, answer.partition_index)
-                    _check(answer.error_code, f"look up offsets of {tp}")
+                    check_code(answer.error_code, f"look up offsets of {tp}")
                     found[tp] = answer.offset
         return found
 
@@ -185,7 +189,11 @@ class Client:
         )
         response = self.call(request, node=self.leader(partition))
         (answer,) = response.responses[0].partitions
-        _check(answer.error_code, f"read {partition} at offset {offset}")
+        check_code(
+            answer.error_code,
+            f"read {partition} at offset {offset}",
+            errors={Code.OFFSET_OUT_OF_RANGE: InvalidError},
+        )
         aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or []]
         return bytes(answer.records or b""), aborted
 
@@ -204,7 +212,7 @@ class Client:
             ],
         )
         (answer,) = self.call(request, node=self.leader(partition)).responses[0].partition_responses
-        _check(answer.error_code, f"append to {partition}", answer.error_message)
+        check_code(answer.error_code, f"append to {partition}", answer.error_message, errors=PRODUCE_ERRORS)
         return int(answer.base_offset)
 
     def append(self, partition: TopicPartition, records: Iterable[Record]) -> None:
@@ -319,15 +327,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicParti
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(partition)
     return topics
-
-
-def _check(code: int, attempt: str, message: str | None = None) -> None:
-    if code == Code.NONE:
-        return
-    name = Code(code).name if code in list(Code) else f"error {code}"
-    kind: type[HeadwaterError] = UnavailableError
-    if code in (Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD):
-        kind = RefusedError
-    if code == Code.OFFSET_OUT_OF_RANGE:
-        kind = InvalidError
-    raise kind(f"cannot {attempt}: {message or name}")

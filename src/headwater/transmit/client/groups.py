@@ -14,9 +14,10 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from headwater.errors import ConflictError, InvalidError, UnavailableError
+from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.record import TopicPartition
 from headwater.transmit.client.client import Client
+from headwater.transmit.client.errors import check_code
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.json_messages import (
     AlterShareGroupOffsetsRequest,
@@ -27,7 +28,7 @@ from headwater.transmit.wire.json_messages import (
 
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 _GROUP_RESOURCE = 32
-_HINTS = {
+_HINTS: dict[int, tuple[type[HeadwaterError], str, str]] = {
     Code.GROUP_ID_NOT_FOUND: (InvalidError, "there is no such group", "headwater group list"),
     Code.NON_EMPTY_GROUP: (ConflictError, "it has members", "stop them and try again"),
     Code.UNKNOWN_MEMBER_ID: (ConflictError, "it has members", "stop them and try again"),
@@ -219,10 +220,7 @@ def _ask(client: Client, group: str, request: Any) -> Any:
 
 
 def _check(code: int, attempt: str) -> None:
-    if code == Code.NONE:
-        return
-    known = Code(code) if code in list(Code) else None
-    if known in _HINTS:
-        kind, found, hint = _HINTS[known]
+    if code in _HINTS:
+        kind, found, hint = _HINTS[code]
         raise kind(f"cannot {attempt}: {found}", hint=hint)
-    raise UnavailableError(f"cannot {attempt}: {known.name if known else f'error {code}'}")
+    check_code(code, attempt)

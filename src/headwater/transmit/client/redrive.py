@@ -16,10 +16,11 @@ from typing import Any
 from kafka.protocol.producer import InitProducerIdRequest
 
 from headwater.clock import Clock
-from headwater.errors import InvalidError, UnavailableError
+from headwater.errors import InvalidError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.client import groups as group_client
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.errors import check_code
 from headwater.transmit.client.reading import read_records, record_at
 from headwater.transmit.groups.settings import DEADLETTER_TOPIC
 from headwater.transmit.records.batch import Sender, encode_batch
@@ -30,7 +31,6 @@ from headwater.transmit.records.dead_letters import (
     read_dead_letter,
     restore,
 )
-from headwater.transmit.wire.codes import Code
 
 MARKS = TopicPartition("headwater.redriven", 0)
 SUFFIX = ".deadletter"
@@ -293,6 +293,5 @@ def _new_producer(client: Client) -> int:
         transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
     )
     response = client.call(request)
-    if response.error_code != Code.NONE:
-        raise UnavailableError(f"cannot get a producer id: error {response.error_code}")
+    check_code(response.error_code, "get a producer id")
     return int(response.producer_id)

@@ -21,9 +21,10 @@ from kafka.protocol.producer import (
     ProduceRequest,
 )
 
-from headwater.errors import ConflictError, HeadwaterError, InvalidError, RefusedError, UnavailableError
+from headwater.errors import ConflictError, InvalidError
 from headwater.record import TopicPartition
-from headwater.transmit.client.client import Client
+from headwater.transmit.client.client import PRODUCE_ERRORS, Client
+from headwater.transmit.client.errors import Errors, check_code
 from headwater.transmit.records.from_arrow import EncodedRecords, ProducerIdentity, seal_batch
 from headwater.transmit.wire.codes import Code
 
@@ -43,8 +44,11 @@ _AGAIN = (
     Code.UNKNOWN_TOPIC_OR_PARTITION,  # made a moment ago, and not everywhere known
 )
 _FENCED = (Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING)
-_OF_A_RECORD = (Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD)
-_UNFIT = (Code.CORRUPT_MESSAGE, Code.INVALID_TRANSACTION_TIMEOUT)
+_ERRORS: Errors = {
+    **PRODUCE_ERRORS,
+    Code.CORRUPT_MESSAGE: InvalidError,
+    Code.INVALID_TRANSACTION_TIMEOUT: InvalidError,
+}
 
 Batches = Mapping[TopicPartition, Sequence[EncodedRecords]]
 
@@ -189,17 +193,9 @@ def _patiently(ask: Callable[[], tuple[Any, int]], attempt: str) -> Any:
 
 
 def _check(code: int, attempt: str, message: str | None = None) -> None:
-    if code == Code.NONE:
-        return
-    name = Code(code).name if code in list(Code) else f"error {code}"
-    kind: type[HeadwaterError] = UnavailableError
     if code in _FENCED:
         raise ConflictError(
             f"cannot {attempt}: another writer of that name was opened since",
             hint="one of two running pipelines has to stop, or take another name",
         )
-    if code in _OF_A_RECORD:
-        kind = RefusedError
-    if code in _UNFIT:
-        kind = InvalidError
-    raise kind(f"cannot {attempt}: {message or name}")
+    check_code(code, attempt, message, errors=_ERRORS)

@@ -13,11 +13,11 @@ from headwater.transmit.topics.topics import Partition
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.fetch import (
     READ_COMMITTED,
-    FetchAnswer,
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
     FetchRequest,
-    PartitionAnswer,
-    PartitionAsked,
-    TopicAnswer,
+    FetchResponse,
 )
 
 logger = logging.getLogger(__name__)
@@ -26,11 +26,11 @@ FETCH_BYTES_MAX = 55 * 1024 * 1024
 """Whatever a client asks for; Kafka's own default of the broker's fetch.max.bytes."""
 
 
-def fetch(node: Node, request: FetchRequest, context: RequestContext) -> FetchAnswer | Awaitable[FetchAnswer]:
+def fetch(node: Node, request: FetchRequest, context: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
     """Read what is asked for; where there is less than `min_bytes`, wait for more until the time is over."""
     session = node.fetch_sessions.of(request, node.clock.monotonic())
     if isinstance(session, Code):
-        return FetchAnswer((), error=session)
+        return FetchResponse((), error=session)
     in_full = request.session_epoch <= FIRST_EPOCH
     if session is not None:
         request = request._replace(topics=session.topics)
@@ -40,17 +40,17 @@ def fetch(node: Node, request: FetchRequest, context: RequestContext) -> FetchAn
     return _answer(found, session, in_full)
 
 
-def _answer(found: list[TopicAnswer], session: FetchSession | None, in_full: bool) -> FetchAnswer:
-    return FetchAnswer(found) if session is None else session.answer(found, in_full=in_full)
+def _answer(found: list[FetchedTopic], session: FetchSession | None, in_full: bool) -> FetchResponse:
+    return FetchResponse(found) if session is None else session.answer(found, in_full=in_full)
 
 
 async def _answer_later(
-    node: Node, request: FetchRequest, found: list[TopicAnswer], session: FetchSession | None, in_full: bool
-) -> FetchAnswer:
+    node: Node, request: FetchRequest, found: list[FetchedTopic], session: FetchSession | None, in_full: bool
+) -> FetchResponse:
     return _answer(await _wait_for_more(node, request, found), session, in_full)
 
 
-async def _wait_for_more(node: Node, request: FetchRequest, found: list[TopicAnswer]) -> list[TopicAnswer]:
+async def _wait_for_more(node: Node, request: FetchRequest, found: list[FetchedTopic]) -> list[FetchedTopic]:
     """Read again whenever a partition has grown, until it is enough or the client's patience is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.max_wait_ms / 1000
@@ -81,7 +81,7 @@ async def _wait_for_more(node: Node, request: FetchRequest, found: list[TopicAns
     return found
 
 
-def _is_enough(found: list[TopicAnswer], min_bytes: int) -> bool:
+def _is_enough(found: list[FetchedTopic], min_bytes: int) -> bool:
     size = 0
     for topic in found:
         for partition in topic.partitions:
@@ -91,7 +91,7 @@ def _is_enough(found: list[TopicAnswer], min_bytes: int) -> bool:
     return size >= min_bytes
 
 
-def _read_all(node: Node, request: FetchRequest) -> list[TopicAnswer]:
+def _read_all(node: Node, request: FetchRequest) -> list[FetchedTopic]:
     room = min(request.max_bytes, FETCH_BYTES_MAX)
     committed = request.isolation_level == READ_COMMITTED
     begun = False
@@ -106,18 +106,18 @@ def _read_all(node: Node, request: FetchRequest) -> list[TopicAnswer]:
             else:
                 by_name = isinstance(topic.topic, str)
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION if by_name or entry else Code.UNKNOWN_TOPIC_ID
-                answer = PartitionAnswer(asked.partition, code)
+                answer = FetchedPartition(asked.partition, code)
             if begun and len(answer.records) > room:
                 # A batch is given whole, but only the first of an answer may be larger than the client has room.
                 answer, room = answer._replace(records=b"", aborted=()), 0
             begun = begun or bool(answer.records)
             room -= len(answer.records)
             partitions.append(answer)
-        answers.append(TopicAnswer(topic.topic, partitions))
+        answers.append(FetchedTopic(topic.topic, partitions))
     return answers
 
 
-def _read(partition: Partition, asked: PartitionAsked, room: int, *, committed: bool) -> PartitionAnswer:
+def _read(partition: Partition, asked: FetchPartition, room: int, *, committed: bool) -> FetchedPartition:
     log = partition.log
     start, stable, visible = log.start_offset, partition.last_stable_offset, log.high_watermark
     wanted = min(asked.partition_max_bytes, room)
@@ -126,10 +126,10 @@ def _read(partition: Partition, asked: PartitionAsked, room: int, *, committed: 
         below = (stable if committed else visible) if wanted > 0 else start
         records, behind = log.read_region(asked.fetch_offset, wanted, below)
     except OffsetOutOfRange:
-        return PartitionAnswer(asked.partition, Code.OFFSET_OUT_OF_RANGE, visible, stable, start)
+        return FetchedPartition(asked.partition, Code.OFFSET_OUT_OF_RANGE, visible, stable, start)
     except (CorruptError, OSError) as error:
         logger.error("cannot read %s at offset %d: %s", partition.name, asked.fetch_offset, error)
-        return PartitionAnswer(asked.partition, Code.KAFKA_STORAGE_ERROR, visible, stable, start)
+        return FetchedPartition(asked.partition, Code.KAFKA_STORAGE_ERROR, visible, stable, start)
     aborted = partition.producers.aborted(asked.fetch_offset, behind) if committed and records else ()
     ranges = [(each.producer_id, each.first_offset) for each in aborted]
-    return PartitionAnswer(asked.partition, Code.NONE, visible, stable, start, records, ranges)
+    return FetchedPartition(asked.partition, Code.NONE, visible, stable, start, records, ranges)

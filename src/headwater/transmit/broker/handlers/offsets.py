@@ -37,38 +37,29 @@ def list_offsets(node: Node, request: Any, context: RequestContext) -> Any:
     )
 
 
-def _list_offset(node: Node, topic: str, asked: Any, *, committed: bool) -> Any:
-    answer = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
-    partition = node.topics.partition(topic, asked.partition_index)
-    if partition is None:
-        return answer(
-            partition_index=asked.partition_index,
-            error_code=Code.UNKNOWN_TOPIC_OR_PARTITION,
-            timestamp=-1,
-            offset=_NO_OFFSET,
-            leader_epoch=-1,
-        )
-    try:
-        if asked.timestamp == DELETED_SOON:
-            timestamp, offset = -1, deleted_soon(partition.log, partition.config, node.clock.now_ms())
-        else:
-            timestamp, offset = _find_offset(partition, asked.timestamp, committed=committed)
-    except (CorruptError, OSError) as error:
-        logger.error("cannot look up a time in %s: %s", partition.name, error)
-        return answer(
-            partition_index=asked.partition_index,
-            error_code=Code.KAFKA_STORAGE_ERROR,
-            timestamp=-1,
-            offset=_NO_OFFSET,
-            leader_epoch=-1,
-        )
-    return answer(
-        partition_index=asked.partition_index,
-        error_code=Code.NONE,
+def _list_offset(node: Node, topic: str, wanted: Any, *, committed: bool) -> Any:
+    code, timestamp, offset = _look_up(node, topic, wanted, committed=committed)
+    return ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index,
+        error_code=code,
         timestamp=timestamp,
         offset=offset,
-        leader_epoch=LEADER_EPOCH,
+        leader_epoch=LEADER_EPOCH if code == Code.NONE else -1,
     )
+
+
+def _look_up(node: Node, topic: str, wanted: Any, *, committed: bool) -> tuple[Code, int, int]:
+    """Return an error code, the timestamp and the offset of the record wanted."""
+    partition = node.topics.partition(topic, wanted.partition_index)
+    if partition is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, -1, _NO_OFFSET
+    if wanted.timestamp == DELETED_SOON:
+        return Code.NONE, -1, deleted_soon(partition.log, partition.config, node.clock.now_ms())
+    try:
+        return Code.NONE, *_find_offset(partition, wanted.timestamp, committed=committed)
+    except (CorruptError, OSError) as error:
+        logger.error("cannot look up timestamp %d in %s: %s", wanted.timestamp, partition.name, error)
+        return Code.KAFKA_STORAGE_ERROR, -1, _NO_OFFSET
 
 
 def _find_offset(partition: Partition, timestamp: int, *, committed: bool) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from headwater.transmit.topics.producers import NO_TIME
 from headwater.transmit.topics.topics import AppendResult, Partition
 from headwater.transmit.transactions.transaction import ProducerClaim
 from headwater.transmit.wire.codes import Code
-from headwater.transmit.wire.produce import PartitionProduced, PartitionRecords, ProduceAnswer, ProduceRequest
+from headwater.transmit.wire.produce import PartitionRecords, ProducedPartition, ProduceRequest, ProduceResponse
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ Outcome = tuple[Partition | None, AppendResult | Code, Complaint]
 
 def produce(
     node: Node, request: ProduceRequest, context: RequestContext
-) -> ProduceAnswer | Awaitable[ProduceAnswer | None] | None:
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append now, so that records keep the order of the requests; answer when they are durable."""
     outcomes = [_append(node, part, request) for part in request.parts]
     if request.acks == ACKS_ALL and not all(_is_durable(partition, outcome) for partition, outcome, _ in outcomes):
@@ -48,7 +48,7 @@ def _is_durable(partition: Partition | None, outcome: AppendResult | Code) -> bo
     return partition.log.high_watermark >= outcome.next_offset
 
 
-async def _wait_and_answer(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceAnswer | None:
+async def _wait_and_answer(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceResponse | None:
     for number, (partition, outcome, _) in enumerate(outcomes):
         if partition is not None and isinstance(outcome, AppendResult):
             try:
@@ -58,10 +58,10 @@ async def _wait_and_answer(request: ProduceRequest, outcomes: list[Outcome]) -> 
     return _produced(request, outcomes)
 
 
-def _produced(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceAnswer | None:
+def _produced(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceResponse | None:
     if request.acks == ACKS_NONE:
         return None
-    topics: dict[str | uuid.UUID, list[PartitionProduced]] = {}
+    topics: dict[str | uuid.UUID, list[ProducedPartition]] = {}
     for part, (partition, outcome, message) in zip(request.parts, outcomes, strict=True):
         if isinstance(outcome, AppendResult) and partition is not None:
             error, base_offset, time_ms = Code.NONE, outcome.base_offset, outcome.log_append_time_ms
@@ -75,9 +75,9 @@ def _produced(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceAnswer
         )
         words = None if message is None else str(message)
         topics.setdefault(part.topic, []).append(
-            PartitionProduced(part.partition, error, base_offset, time_ms, start_offset, words, unfit)
+            ProducedPartition(part.partition, error, base_offset, time_ms, start_offset, words, unfit)
         )
-    return ProduceAnswer(list(topics.items()))
+    return ProduceResponse(list(topics.items()))
 
 
 def _append(node: Node, part: PartitionRecords, request: ProduceRequest) -> Outcome:

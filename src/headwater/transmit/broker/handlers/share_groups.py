@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from typing import Any
 
 from headwater.errors import CorruptError
@@ -72,14 +72,7 @@ def share_group_heartbeat(node: Node, request: Any, context: RequestContext) -> 
 def share_fetch(node: Node, request: Any, context: RequestContext) -> Any | Awaitable[Any]:
     """Take acknowledgements at once, in the order of the requests; answer when there are records to lend."""
     acks = _acknowledgements(request)
-    session = node.share_groups.sessions.step(
-        request.group_id or "",
-        request.member_id or "",
-        request.share_session_epoch,
-        acknowledges=bool(acks),
-        forgets=bool(request.forgotten_topics_data),
-        connection=context.connection,
-    )
+    session = _step_session(node, request, context, acks, forgets=bool(request.forgotten_topics_data))
     if isinstance(session, ShareSessionError):
         code = SHARE_SESSION_CODES[session]
         return _fetched(node, request, code, {}, {}, {})
@@ -93,6 +86,19 @@ def share_fetch(node: Node, request: Any, context: RequestContext) -> Any | Awai
         node.share_groups.close_session(request.group_id, request.member_id)
         return _fetched(node, request, Code.NONE, errors, {}, {})
     return _fetch(node, request, session, errors)
+
+
+def _step_session(
+    node: Node, request: Any, context: RequestContext, acks: Collection[object], *, forgets: bool = False
+) -> ShareSession | ShareSessionError:
+    return node.share_groups.sessions.step(
+        request.group_id or "",
+        request.member_id or "",
+        request.share_session_epoch,
+        acknowledges=bool(acks),
+        forgets=forgets,
+        connection=context.connection,
+    )
 
 
 def _acknowledgements(request: Any) -> dict[AssignedPartition, list[Acknowledgement]]:
@@ -225,13 +231,7 @@ def _lock_ms(node: Node, request: Any) -> int:
 def share_acknowledge(node: Node, request: Any, context: RequestContext) -> Any:
     """Take acknowledgements without fetching."""
     acks = _acknowledgements(request)
-    session = node.share_groups.sessions.step(
-        request.group_id or "",
-        request.member_id or "",
-        request.share_session_epoch,
-        acknowledges=bool(acks),
-        connection=context.connection,
-    )
+    session = _step_session(node, request, context, acks)
     shape = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
     code, topics = Code.NONE, dict[uuid.UUID, list[Any]]()
     if isinstance(session, ShareSessionError):
