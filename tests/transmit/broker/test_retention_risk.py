@@ -54,7 +54,10 @@ def test_group_that_is_behind_is_told_of_before_records_are_deleted(caplog: pyte
             (line,) = at_risk(broker)
             wait_for(lambda: bool(caplog.messages))
         assert line.endswith('{consumergroup="slow",topic="orders",partition="0"} 6')
-        assert "group 'slow' is at offset 4 of orders-0; what is before 10 will be deleted soon" in caplog.text
+        assert (
+            "group 'slow' is at offset 4 of orders-0, and 6 records before offset 10 will be deleted soon"
+            in caplog.text
+        )
         assert "'quick'" not in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""The broker: sockets around a table from request type to handler.
+"""The broker: accepts connections and dispatches requests to handlers.
 
 embedded, server, connection  the broker inside a process; its listening socket; one client's connection
 outbox, request_memory        responses not yet sent; the bound on buffered requests

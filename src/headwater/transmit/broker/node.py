@@ -1,9 +1,9 @@
-"""Node: what one broker has and is, for the handlers to work on.
+"""The state of one broker, which the handlers work on.
 
 On disk, below the broker's directory:
 
     broker.lock                    held by the process that runs it
-    meta.db                        topics, committed offsets, producer ids (catalog), transactions (ledger)
+    meta.db                        SQLite: topics, committed offsets, producer ids, groups, transactions
     log/<topic>-<partition>-<id>/  the segments of a partition
 """
 
@@ -37,18 +37,18 @@ CLUSTER_ID = "headwater"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """How a broker behaves; Kafka's names, with `_` for `.`."""
+    """Settings of a broker, named as in Kafka with `_` in place of `.`."""
 
     data: Path
     host: str = "127.0.0.1"
     port: int = 9092
     advertised_host: str | None = None
-    """What clients are told to connect to; the listening host if None."""
+    """The host that clients connect to; defaults to the listening host."""
     num_partitions: int = 1
-    """Of a topic that is created without saying."""
+    """Number of partitions of a topic that is created without one."""
     auto_create_topics_enable: bool = True
     durability: Durability = Durability.FSYNC
-    """Its name as text does, too."""
+    """Also accepts the name as text."""
     segment_bytes: int = 1 << 30
     message_max_bytes: int = 1_048_588
     log_retention_check_interval_ms: int = 300_000
@@ -57,24 +57,24 @@ class BrokerSettings:
     transaction_max_timeout_ms: int = 15 * 60_000
     transactional_id_expiration_ms: int = 7 * 86_400_000
     group_initial_rebalance_delay_ms: int = 0
-    """How long the first member of an empty group waits for others; Kafka's own default is 3000."""
+    """Time that the first member of an empty group waits for others; Kafka's default is 3000."""
     accept_any_replication_factor: bool = False
-    """Whether a topic that asks for three replicas gets the one there is, and not an error."""
+    """Create topics with one replica even if more are requested, instead of returning an error."""
     queued_max_request_bytes: int = 128 << 20
-    """Of all requests that are being received or wait for the disk; beyond it clients are not read from."""
+    """Limit on the requests that are being received or wait for the disk; above it the broker stops reading."""
 
     def __post_init__(self) -> None:
         try:
             object.__setattr__(self, "durability", Durability(self.durability))
         except ValueError:
             raise InvalidError(
-                f"cannot read durability {self.durability!r}: expected {', '.join(Durability)}"
+                f"invalid durability {self.durability!r}: expected one of {', '.join(Durability)}"
             ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where clients find this node."""
+    """The address of this node for clients."""
 
     host: str
     port: int
@@ -82,7 +82,7 @@ class Endpoint:
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """The parts of a running broker. Used from its loop only."""
+    """The parts of a running broker. Used only from its event loop."""
 
     settings: BrokerSettings
     endpoint: Endpoint
@@ -102,7 +102,7 @@ class Node:
 
 
 def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Node:
-    """Open what is on disk, recovering what a crash left behind."""
+    """Open the data directory, and recover from a crash if needed."""
     catalog = Catalog(settings.data / "meta.db")
     topics = Topics(
         settings.data / "log",
@@ -124,7 +124,9 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
     for partition in topics.partitions():
         if partition.log.damage:
             logger.error(
-                "opened read-only up to the damage, nothing was cut: %s: %s", partition.name, partition.log.damage
+                "opened %s read-only up to a corrupt batch, nothing was truncated: %s",
+                partition.name,
+                partition.log.damage,
             )
     transactions = Coordinator(
         TransactionStore(settings.data / "meta.db"),

@@ -1,6 +1,4 @@
-"""Sockets around `broker`: clients are taken in (`connection` answers them), and what has to happen from time to
-time does.
-"""
+"""The broker's server: accepts client connections and runs the broker's periodic tasks."""
 
 import asyncio
 import logging
@@ -25,11 +23,11 @@ EXPIRE_EVERY_S = 0.1
 TRANSACTIONS_EVERY_S = 0.5
 PRODUCERS_EVERY_S = 60.0
 BACKLOG = 512
-ACCEPT_AGAIN_S = 1.0
+ACCEPT_RETRY_S = 1.0
 
 
 class Listener:
-    """Takes in clients until it is closed."""
+    """Accepts client connections until it is closed."""
 
     def __init__(self, listening: socket.socket, node: Node) -> None:
         self.connections: set[Connection] = set()
@@ -42,7 +40,7 @@ class Listener:
         self._listen()
 
     def close(self) -> None:
-        """Take in no more; those who are in stay."""
+        """Stop accepting; the open connections stay open."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._socket)
@@ -58,17 +56,17 @@ class Listener:
                 client, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptor is left, say: the client stays in the queue meanwhile
-                logger.error("cannot take in a client: %s; trying again in %s s", error, ACCEPT_AGAIN_S)
+            except OSError as error:  # for example no file descriptor is left; the client stays in the backlog
+                logger.error("cannot accept a client: %s; retrying in %s s", error, ACCEPT_RETRY_S)
                 self._loop.remove_reader(self._socket)
-                self._pause = self._loop.call_later(ACCEPT_AGAIN_S, self._listen)
+                self._pause = self._loop.call_later(ACCEPT_RETRY_S, self._listen)
                 return
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             Connection(SocketTransport(client, address[0]), self._node, self.connections, self._chunk)
 
 
 class Server:
-    """Listens for clients until it is closed."""
+    """A running broker."""
 
     def __init__(self, node: Node, listener: Listener, lock: FolderLock) -> None:
         self.endpoint = node.endpoint
@@ -77,7 +75,7 @@ class Server:
             for partition in node.topics.partitions()
             if partition.log.recovered_bytes
         ]
-        """Partitions whose last segment was cut when it was opened, and by how many bytes."""
+        """Partitions whose last segment was truncated when it was opened, and by how many bytes."""
         self._node = node
         self._listener = listener
         self._lock = lock
@@ -97,11 +95,11 @@ class Server:
         ]
 
     def metrics(self) -> str:
-        """What Prometheus scrapes; to be called in the broker's loop."""
+        """Return the metrics in Prometheus' text format. Call it in the broker's event loop."""
         return render(self._node)
 
     async def close(self) -> None:
-        """Stop listening, let go of clients, and close the files."""
+        """Stop listening, disconnect the clients, and close the files."""
         self._listener.close()
         for task in self._tasks:
             task.cancel()
@@ -133,19 +131,19 @@ class Server:
     async def _end_transactions(self) -> None:
         while True:
             try:
-                self._node.transactions.tick()  # at once, so that what a crash cut short is finished first
-            except sqlite3.Error as error:  # a full disk, say: what could not be noted is tried again
-                logger.error("cannot look after transactions: %s", error)
+                self._node.transactions.tick()  # before the first sleep: finish what a crash interrupted
+            except sqlite3.Error as error:  # for example a full disk; retried in the next round
+                logger.error("cannot expire and complete transactions, retrying: %s", error)
             await asyncio.sleep(TRANSACTIONS_EVERY_S)
 
     async def _warn_of_retention(self) -> None:
-        """Say once of each group that it is about to lose records, as often as that changes."""
-        told: dict[tuple[str, TopicPartition], int] = {}
+        """Log a warning for each group that will lose records to retention, once for each change of the offset."""
+        logged: dict[tuple[str, TopicPartition], int] = {}
         while True:
             node = self._node
             for each in groups_at_risk(node.catalog, node.topics, node.share_groups, node.clock.now_ms()):
-                if told.get((each.group, each.partition)) != each.before:
-                    told[each.group, each.partition] = each.before
+                if logged.get((each.group, each.partition)) != each.before:
+                    logged[each.group, each.partition] = each.before
                     logger.warning("%s", each)
             await asyncio.sleep(self._node.settings.log_retention_check_interval_ms / 1000)
 
@@ -158,7 +156,7 @@ class Server:
 
 
 async def serve(settings: BrokerSettings, clock: Clock) -> Server:
-    """Open the data directory, take the address and start to answer."""
+    """Open the data directory, bind the address, and start the broker."""
     lock = FolderLock(settings.data, "broker.lock", holder="broker")
     listening = None
     try:

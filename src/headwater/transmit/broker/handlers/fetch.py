@@ -41,7 +41,7 @@ def fetch(node: Node, request: FetchRequest, context: RequestContext) -> FetchRe
 
 
 def _answer(found: list[FetchedTopic], session: FetchSession | None, in_full: bool) -> FetchResponse:
-    return FetchResponse(found) if session is None else session.answer(found, in_full=in_full)
+    return FetchResponse(found) if session is None else session.response(found, in_full=in_full)
 
 
 async def _answer_later(
