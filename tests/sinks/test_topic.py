@@ -202,7 +202,7 @@ def test_a_batch_whose_commit_was_not_heard_of_is_seen_once(broker: Broker, open
 
 def test_who_opens_fences_who_was_there(broker: Broker, opened: Any) -> None:
     zombie, living = opened(), opened()
-    with pytest.raises(ConflictError, match="another writer of that name was opened since"):
+    with pytest.raises(ConflictError, match="a newer producer with the same id has fenced this one"):
         zombie.write(batch_of(0, ("zombie", 1)))
     assert living.write(batch_of(0, ("a", 1)))
     with pytest.raises(ConflictError):

@@ -1,8 +1,8 @@
-"""The small client of our own processes: metadata, offsets, raw batches in and out. Blocking, no threads.
+"""A small blocking client without threads: metadata, offsets, and record batches as bytes.
 
-It speaks to any Kafka broker, several of them too (each partition is asked of its leader). It hands out record
-batches as bytes, because those who use it (the Spark source, above all) decode them by the column. Users have
-better clients for everything else. Not thread-safe: one client a thread.
+It works with any Kafka broker and with clusters: requests for a partition go to its leader. It returns record
+batches as bytes, because its main user, the Spark source, decodes them into columns. It is for Headwater's own
+processes; applications should use a full Kafka client. Not thread-safe: use one client per thread.
 """
 
 import time
@@ -33,10 +33,10 @@ FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
 _PAUSE_S = 0.05
 IN_FLIGHT_MAX = 5
-"""Unanswered requests to a node: of so many batches a partition remembers that it has them."""
+"""Maximum number of unanswered requests to a node: a partition deduplicates this many batches of a producer."""
 
 PRODUCE_ERRORS: Errors = {Code.MESSAGE_TOO_LARGE: RefusedError, Code.INVALID_RECORD: RefusedError}
-"""Codes for records that this broker or topic never accepts."""
+"""Codes for records that the topic does not accept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class TopicInfo:
 
 
 class Client:
-    """A connection to a cluster, made when it is first needed."""
+    """A client of one cluster; connections are opened on first use."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Client:
         read_committed: bool = False,
         connect: Callable[[Address, float], BlockingTransport] = connect,
     ) -> None:
-        """With `read_committed`, offsets end before undecided transactions, and aborted records are left out."""
+        """With `read_committed`, reading stops before open transactions and omits aborted records."""
         self._bootstrap = _parse_servers(bootstrap_servers)
         self._bootstrap_servers = bootstrap_servers
         self._timeout_s = timeout_s
@@ -71,9 +71,9 @@ class Client:
     # -- topics -----------------------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None, *, auto_create: bool = False) -> dict[str, TopicInfo]:
-        """The topics there are, or those of the given ones that exist.
+        """Return all topics, or those of the given ones that exist.
 
-        With `auto_create` the broker is asked to create those that do not, which it does if its settings say so.
+        With `auto_create`, the broker creates missing topics if its settings allow it.
         """
         wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=n) for n in names]
         response = self.call(MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create))
@@ -89,7 +89,7 @@ class Client:
         return found
 
     def create_topic(self, name: str, *, partitions: int = -1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic, and wait until it can be used; one that is there already is fine."""
+        """Create a topic unless it exists, and wait until it can be used."""
         shape = CreateTopicsRequest.CreatableTopic
         topic = shape(
             name=name,
@@ -107,14 +107,14 @@ class Client:
     # -- offsets ----------------------------------------------------------------------------------------------
 
     def offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
-        """The offset of each partition at EARLIEST, LATEST, or the first record at a time in milliseconds.
+        """Return the offset of each partition: EARLIEST, LATEST, or the first record since a time in milliseconds.
 
-        A time later than the last record gives -1.
+        The offset is -1 if the time is later than the last record.
         """
         return self.offsets_at(dict.fromkeys(partitions, at))
 
     def offsets_at(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """As `offsets`, with a time of its own for each partition."""
+        """Return offsets as `offsets` does, with a separate time for each partition."""
         found: dict[TopicPartition, int] = {}
         for leader, partitions in self._by_leader(wanted).items():
             request = ListOffsetsRequest(
@@ -134,32 +134,34 @@ class Client:
                 ],
             )
             for topic in self.call(request, node=leader).topics:
-                for answer in topic.partitions:
-                    tp = TopicPartition(topic.name, answer.partition_index)
-                    check_code(answer.error_code, f"look up offsets of {tp}")
-                    found[tp] = answer.offset
+                for result in topic.partitions:
+                    tp = TopicPartition(topic.name, result.partition_index)
+                    check_code(result.error_code, f"look up offsets of {tp}")
+                    found[tp] = result.offset
         return found
 
     # -- records ----------------------------------------------------------------------------------------------
 
     def read(self, partition: TopicPartition, offset: int) -> tuple[bytes, int]:
-        """Read some batches from the one that holds the offset on; return them and the offset behind them."""
+        """Read batches, starting with the one that contains the offset; return them and the offset after them."""
         data, aborted = self._fetch(partition, offset, FETCH_BYTES)
-        behind = offset
+        next_offset = offset
         for _, header in walk(data):
-            behind = header.next_offset
-        if behind <= offset:
-            raise UnavailableError(f"cannot read {partition} at offset {offset}: the broker sends nothing more")
-        return drop_aborted(data, aborted), behind
+            next_offset = header.next_offset
+        if next_offset <= offset:
+            raise UnavailableError(
+                f"cannot read {partition} at offset {offset}: the broker returned no further records"
+            )
+        return drop_aborted(data, aborted), next_offset
 
     def fetch(self, partition: TopicPartition, offset: int, *, max_bytes: int = FETCH_BYTES) -> bytes:
-        """Read batches from an offset on; empty if there is nothing yet."""
+        """Read batches from an offset; empty if there are no records yet."""
         return drop_aborted(*self._fetch(partition, offset, max_bytes))
 
     def _fetch(
         self, partition: TopicPartition, offset: int, max_bytes: int
     ) -> tuple[bytes, list[tuple[int, int]]]:
-        """Batches, and the aborted transactions among them by producer and first offset."""
+        """Return batches, and producer id and first offset of the aborted transactions among them."""
         shape = FetchRequest.FetchTopic
         request = FetchRequest(
             replica_id=-1,
@@ -188,17 +190,17 @@ class Client:
             rack_id="",
         )
         response = self.call(request, node=self.leader(partition))
-        (answer,) = response.responses[0].partitions
+        (result,) = response.responses[0].partitions
         check_code(
-            answer.error_code,
+            result.error_code,
             f"read {partition} at offset {offset}",
             errors={Code.OFFSET_OUT_OF_RANGE: InvalidError},
         )
-        aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or []]
-        return bytes(answer.records or b""), aborted
+        aborted = [(a.producer_id, a.first_offset) for a in result.aborted_transactions or []]
+        return bytes(result.records or b""), aborted
 
     def produce(self, partition: TopicPartition, batch: bytes) -> int:
-        """Append one record batch and wait until it is safe; return the offset of its first record."""
+        """Append one record batch, wait until it is durable, and return the offset of its first record."""
         shape = ProduceRequest.TopicProduceData
         request = ProduceRequest(
             transactional_id=None,
@@ -211,12 +213,12 @@ class Client:
                 )
             ],
         )
-        (answer,) = self.call(request, node=self.leader(partition)).responses[0].partition_responses
-        check_code(answer.error_code, f"append to {partition}", answer.error_message, errors=PRODUCE_ERRORS)
-        return int(answer.base_offset)
+        (result,) = self.call(request, node=self.leader(partition)).responses[0].partition_responses
+        check_code(result.error_code, f"append to {partition}", result.error_message, errors=PRODUCE_ERRORS)
+        return int(result.base_offset)
 
     def append(self, partition: TopicPartition, records: Iterable[Record]) -> None:
-        """Append records in batches, and wait until they are safe; a batch that is too large becomes two."""
+        """Append records in batches, and wait until they are durable; a batch that is too large is split."""
         waiting = deque(batches_of(records))
         while waiting:
             batch = waiting.popleft()
@@ -241,23 +243,23 @@ class Client:
         raise _unreachable(addresses, problem) from problem
 
     def call_all(self, requests: Iterable[Any], *, node: int) -> Generator[Any, None, None]:
-        """Send requests to a node, a few of them ahead of their responses, which come in order."""
+        """Send requests to a node, up to IN_FLIGHT_MAX before their responses; yield the responses in order."""
         address = self._nodes[node]
-        ahead: deque[Any] = deque()
+        in_flight: deque[Any] = deque()
         try:
             connection = self._connections.get(address)
             for request in requests:
-                ahead.append(connection.send(request))
-                if len(ahead) >= IN_FLIGHT_MAX:
-                    yield connection.receive(*ahead.popleft())
-            while ahead:
-                yield connection.receive(*ahead.popleft())
+                in_flight.append(connection.send(request))
+                if len(in_flight) >= IN_FLIGHT_MAX:
+                    yield connection.receive(*in_flight.popleft())
+            while in_flight:
+                yield connection.receive(*in_flight.popleft())
         except OSError as error:
             self._connections.drop(address)
             raise _unreachable([address], error) from error
         finally:
-            if ahead:
-                self._connections.drop(address)  # The next one who asks would read the responses to these.
+            if in_flight:
+                self._connections.drop(address)  # otherwise the next call would receive the responses to these
 
     def close(self) -> None:
         self._connections.close()
@@ -270,16 +272,18 @@ class Client:
     ) -> None:
         self.close()
 
-    # -- inside -----------------------------------------------------------------------------------------------
+    # -- leaders ----------------------------------------------------------------------------------------------
 
     def leader(self, partition: TopicPartition) -> int:
-        """The node that leads a partition."""
+        """Return the node that leads a partition."""
         info = self._topics.get(partition.topic) or self.topics([partition.topic]).get(partition.topic)
         if info is None or partition.partition not in info.leaders:
             raise InvalidError(f"there is no partition {partition} at {self._bootstrap_servers}")
         node = info.leaders[partition.partition]
         if node not in self._nodes:
-            raise UnavailableError(f"nobody leads partition {partition} at {self._bootstrap_servers} just now")
+            raise UnavailableError(
+                f"partition {partition} at {self._bootstrap_servers} has no leader at the moment"
+            )
         return node
 
     def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
@@ -304,15 +308,15 @@ class Client:
 
 
 def _unreachable(addresses: Iterable[Address], problem: OSError | None) -> UnavailableError:
-    places = ", ".join(f"{host}:{port}" for host, port in addresses)
+    servers = ", ".join(f"{host}:{port}" for host, port in addresses)
     return UnavailableError(
-        f"cannot reach a broker at {places}: {problem}",
-        hint="is it running? `headwater broker` starts one; --bootstrap-servers names another",
+        f"cannot reach a broker at {servers}: {problem}",
+        hint="start one with `headwater broker`, or give the address of another with --bootstrap-servers",
     )
 
 
 def _parse_servers(servers: str) -> list[Address]:
-    """Read `host:port,host:port`."""
+    """Parse `host:port,host:port`."""
     addresses = []
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")

@@ -1,4 +1,4 @@
-"""Quotas asked of a broker, Kafka's or ours, through `client`."""
+"""Administration of client quotas."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from headwater.transmit.quotas import DEFAULT, ENTITY_TYPES, Entity
 
 
 def list_quotas(client: Client) -> dict[Entity, dict[str, float]]:
-    """Every quota there is, by whom it is for."""
+    """Return all quotas by entity."""
     response = client.call(DescribeClientQuotasRequest(components=[], strict=False))
     check_result(response, "list quotas")
     return {
@@ -18,7 +18,7 @@ def list_quotas(client: Client) -> dict[Entity, dict[str, float]]:
             quota.key: quota.value for quota in entry.values
         }
         for entry in response.entries or []
-        if all(part.entity_type in ENTITY_TYPES for part in entry.entity)  # Kafka has some for addresses, too
+        if all(part.entity_type in ENTITY_TYPES for part in entry.entity)  # Kafka also has quotas for IP addresses
     }
 
 

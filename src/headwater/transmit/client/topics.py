@@ -1,4 +1,4 @@
-"""What our own commands ask of a broker, Kafka's or ours: topics and their configs, through `client`."""
+"""Administration of topics: describe, alter and delete them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _SOURCES = {1: "topic", 2: "broker", 3: "broker", 4: "broker", 5: "default"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSetting:
-    """A config of a topic: its value, who set it, and what it means."""
+    """A config of a topic: its value, where it is set, and its documentation."""
 
     name: str
     value: str | None
@@ -25,7 +25,7 @@ class TopicSetting:
 
 
 def topic_settings(client: Client, topic: str) -> list[TopicSetting]:
-    """Every config of a topic."""
+    """Return all configs of a topic."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(
@@ -49,7 +49,7 @@ def topic_settings(client: Client, topic: str) -> list[TopicSetting]:
 
 
 def alter_topic(client: Client, topic: str, changes: Mapping[str, str | None]) -> None:
-    """Set configs of a topic; None takes one back to its default."""
+    """Set configs of a topic; None resets a config to its default."""
     shape = IncrementalAlterConfigsRequest.AlterConfigsResource
     request = IncrementalAlterConfigsRequest(
         resources=[

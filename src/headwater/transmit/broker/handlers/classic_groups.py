@@ -1,4 +1,4 @@
-"""Consumer groups: joining, heartbeats, committed offsets, and looking at groups."""
+"""Requests of the members of classic groups: join, sync, heartbeat, leave."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,14 +24,14 @@ Reply = TypeVar("Reply", JoinReply, SyncReply)
 
 
 async def join_group(node: Node, request: Any, context: RequestContext) -> Any:
-    """Answer when the round the member joined is complete."""
+    """Add a member; the response follows when the rebalance that it joined is complete."""
     if not request.group_id:
         return _joined(JoinReply(member_id=request.member_id), context, Code.INVALID_GROUP_ID)
     if request.session_timeout_ms <= 0:
         return _joined(JoinReply(member_id=request.member_id), context, Code.INVALID_SESSION_TIMEOUT)
     if not node.group_kinds.become_classic(request.group_id):
         return _joined(JoinReply(member_id=request.member_id), context, Code.INCONSISTENT_GROUP_PROTOCOL)
-    # Before version 1 a member had one timeout for both.
+    # Before version 1, the session timeout was used for both.
     rebalance_ms = request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms
     member = JoinRequest(
         member_id=request.member_id,
@@ -44,18 +44,18 @@ async def join_group(node: Node, request: Any, context: RequestContext) -> Any:
         protocols=tuple((p.name, bytes(p.metadata)) for p in request.protocols),
         knows_member_id_required=context.version >= _MEMBER_ID_REQUIRED_FROM,
     )
-    answer: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
-    node.classic_groups.join(request.group_id, member, _to(answer), node.clock.monotonic())
-    reply = await answer
+    future: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
+    node.classic_groups.join(request.group_id, member, _resolver(future), node.clock.monotonic())
+    reply = await future
     return _joined(reply, context, CLASSIC_GROUP_CODES[reply.error])
 
 
-def _to(answer: asyncio.Future[Reply]) -> Callable[[Reply], None]:
-    """Answer by the future, unless the client has gone and nobody waits for it."""
+def _resolver(future: asyncio.Future[Reply]) -> Callable[[Reply], None]:
+    """Return a function that sets the result of a future, unless the client has disconnected."""
 
     def set_result(reply: Reply) -> None:
-        if not answer.done():
-            answer.set_result(reply)
+        if not future.done():
+            future.set_result(reply)
 
     return set_result
 
@@ -80,18 +80,18 @@ def _joined(reply: JoinReply, context: RequestContext, code: Code) -> Any:
 
 
 async def sync_group(node: Node, request: Any, context: RequestContext) -> Any:
-    """Answer when the leader has said who reads what."""
-    answer: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
+    """Return the member's assignment; the response follows when the leader has sent the assignments."""
+    future: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
     node.classic_groups.sync(
         request.group_id,
         request.member_id,
         request.generation_id,
         {a.member_id: bytes(a.assignment) for a in request.assignments},
-        _to(answer),
+        _resolver(future),
         node.clock.monotonic(),
         request.group_instance_id,
     )
-    reply = await answer
+    reply = await future
     return SyncGroupResponse(
         error_code=CLASSIC_GROUP_CODES[reply.error],
         protocol_type=reply.protocol_type,
@@ -112,7 +112,7 @@ def heartbeat(node: Node, request: Any, context: RequestContext) -> Any:
 
 
 def leave_group(node: Node, request: Any, context: RequestContext) -> Any:
-    """Take out one member (old versions) or several."""
+    """Remove one member (old versions) or several."""
     now = node.clock.monotonic()
     if context.version < _MANY_MEMBERS_FROM:
         error = node.classic_groups.leave(request.group_id, request.member_id, None, now)

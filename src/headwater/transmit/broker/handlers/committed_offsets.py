@@ -17,13 +17,13 @@ _TOPIC_ID_FROM = 10
 
 
 def offset_commit(node: Node, request: Any, context: RequestContext) -> Any:
-    """Remember how far a group has come, where the committer may say so."""
+    """Commit offsets of a group, if the sender is allowed to."""
     refusal = check_committer(node, request, request.generation_id_or_member_epoch, context)
     accepted: list[tuple[TopicPartition, CommittedOffset]] = []
     topics = []
     for topic in request.topics:
         partitions = []
-        name, unknown = _named(node, topic, context)
+        name, unknown = _topic_name(node, topic, context)
         for p in topic.partitions:
             code = refusal or unknown or check_offset(node, name, p)
             if code == Code.NONE:
@@ -43,8 +43,8 @@ def offset_commit(node: Node, request: Any, context: RequestContext) -> Any:
     return OffsetCommitResponse(topics=topics)
 
 
-def _named(node: Node, topic: Any, context: RequestContext) -> tuple[str, Code]:
-    """The name of a topic, which newer versions give by its id."""
+def _topic_name(node: Node, topic: Any, context: RequestContext) -> tuple[str, Code]:
+    """Return the name of a topic; newer versions send its id."""
     if context.version < _TOPIC_ID_FROM:
         return topic.name, Code.NONE
     entry = node.topics.entry(topic.topic_id)
@@ -52,52 +52,57 @@ def _named(node: Node, topic: Any, context: RequestContext) -> tuple[str, Code]:
 
 
 def offset_fetch(node: Node, request: Any, context: RequestContext) -> Any:
-    """Tell how far groups have come, for some partitions or all they ever committed."""
+    """Return the committed offsets of groups, for given partitions or all of them."""
     if context.version < _MANY_GROUPS_FROM:
         topics = _fetched(node, request, request, OffsetFetchResponse.OffsetFetchResponseTopic, context)
         return OffsetFetchResponse(error_code=Code.NONE, topics=topics)
     return OffsetFetchResponse(groups=[_fetched_group(node, request, group, context) for group in request.groups])
 
 
-def _offset_code(topic: str, undecided: bool) -> Code:
+def _offset_code(topic: str, is_unstable: bool) -> Code:
     if not topic:
         return Code.UNKNOWN_TOPIC_ID
-    return Code.UNSTABLE_OFFSET_COMMIT if undecided else Code.NONE
+    return Code.UNSTABLE_OFFSET_COMMIT if is_unstable else Code.NONE
 
 
-def _fetched_group(node: Node, request: Any, asked: Any, context: RequestContext) -> Any:
+def _fetched_group(node: Node, request: Any, group: Any, context: RequestContext) -> Any:
     shape = OffsetFetchResponse.OffsetFetchResponseGroup
-    group = node.consumer_groups.get(asked.group_id)
-    # Only a member says who it is; from outside anybody may look.
-    is_member = group is not None and asked.member_id and asked.member_epoch >= 0
-    refused = group.check_offsets(asked.member_id, asked.member_epoch) if group and is_member else None
+    consumer_group = node.consumer_groups.get(group.group_id)
+    # Only members send their id and epoch; other clients may read the offsets without them.
+    refused = None
+    if consumer_group is not None and group.member_id and group.member_epoch >= 0:
+        refused = consumer_group.check_offsets(group.member_id, group.member_epoch)
     if refused is not None:
-        return shape(group_id=asked.group_id, error_code=CONSUMER_GROUP_CODES[refused], topics=[])
-    topics = _fetched(node, request, asked, shape.OffsetFetchResponseTopics, context)
-    return shape(group_id=asked.group_id, error_code=Code.NONE, topics=topics)
+        return shape(group_id=group.group_id, error_code=CONSUMER_GROUP_CODES[refused], topics=[])
+    topics = _fetched(node, request, group, shape.OffsetFetchResponseTopics, context)
+    return shape(group_id=group.group_id, error_code=Code.NONE, topics=topics)
 
 
-def _fetched(node: Node, request: Any, asked: Any, shape: Any, context: RequestContext) -> list[Any]:
-    stable = node.catalog.committed_offsets(asked.group_id)
-    unstable = node.transactions.pending_offsets(asked.group_id) if request.require_stable else set()
+def _fetched(node: Node, request: Any, group: Any, shape: Any, context: RequestContext) -> list[Any]:
+    stable = node.catalog.committed_offsets(group.group_id)
+    unstable = node.transactions.pending_offsets(group.group_id) if request.require_stable else set()
     wanted: list[tuple[str, Any, list[int]]] = []
-    if asked.topics is None:
+    if group.topics is None:
         every = stable | dict.fromkeys(unstable)
         names = dict.fromkeys(tp.topic for tp in every)
         wanted = [(name, None, [tp.partition for tp in every if tp.topic == name]) for name in names]
     else:
         by_id = context.version >= _TOPIC_ID_FROM
         wanted = [
-            (_named(node, t, context)[0], t.topic_id if by_id else None, t.partition_indexes) for t in asked.topics
+            (_topic_name(node, t, context)[0], t.topic_id if by_id else None, t.partition_indexes)
+            for t in group.topics
         ]
     partition_shape = getattr(shape, "OffsetFetchResponsePartition", None) or shape.OffsetFetchResponsePartitions
-    nothing = CommittedOffset(offset=-1, leader_epoch=-1, metadata="")
+    no_offset = CommittedOffset(offset=-1, leader_epoch=-1, metadata="")
     topics = []
     for name, topic_id, numbers in wanted:
         entry = node.topics.entry(name)
         known = topic_id or (entry.id if entry else None)
-        undecided = [number for number in numbers if TopicPartition(name, number) in unstable]
-        found = [(n, nothing if n in undecided else stable.get(TopicPartition(name, n), nothing)) for n in numbers]
+        unstable_numbers = [number for number in numbers if TopicPartition(name, number) in unstable]
+        found = [
+            (n, no_offset if n in unstable_numbers else stable.get(TopicPartition(name, n), no_offset))
+            for n in numbers
+        ]
         topics.append(
             shape(
                 name=name,
@@ -107,7 +112,7 @@ def _fetched(node: Node, request: Any, asked: Any, shape: Any, context: RequestC
                         committed_offset=at.offset,
                         committed_leader_epoch=at.leader_epoch,
                         metadata=at.metadata,
-                        error_code=_offset_code(name, number in undecided),
+                        error_code=_offset_code(name, number in unstable_numbers),
                     )
                     for number, at in found
                 ],
@@ -118,19 +123,19 @@ def _fetched(node: Node, request: Any, asked: Any, shape: Any, context: RequestC
 
 
 def offset_delete(node: Node, request: Any, context: RequestContext) -> Any:
-    """Forget committed offsets of partitions that no member of the group is reading."""
+    """Delete committed offsets of partitions that no member of the group reads."""
     shape = OffsetDeleteResponse.OffsetDeleteResponseTopic
     group = node.classic_groups.get(request.group_id)
     committed = node.catalog.committed_offsets(request.group_id)
     if group is None and not committed:
         return OffsetDeleteResponse(error_code=Code.GROUP_ID_NOT_FOUND, topics=[])
     if group is not None and group.members:
-        # What its members read is in an assignment that only they can tell, so all of it counts as read.
+        # Only the members can decode their assignments, so every partition counts as being read.
         code = Code.GROUP_SUBSCRIBED_TO_TOPIC
     else:
         code = Code.NONE
-        asked = [TopicPartition(t.name, p.partition_index) for t in request.topics for p in t.partitions]
-        node.catalog.delete_offsets(request.group_id, asked)
+        partitions = [TopicPartition(t.name, p.partition_index) for t in request.topics for p in t.partitions]
+        node.catalog.delete_offsets(request.group_id, partitions)
     return OffsetDeleteResponse(
         error_code=Code.NONE,
         topics=[

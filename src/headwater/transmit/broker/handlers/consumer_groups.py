@@ -1,4 +1,4 @@
-"""Consumer groups of the new protocol: heartbeats, and looking at groups (KIP-848)."""
+"""Consumer groups, the protocol of KIP-848: heartbeat and describe."""
 
 import uuid
 from typing import Any
@@ -15,12 +15,12 @@ from headwater.transmit.groups.store import GroupKind
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.json_messages import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
 
-_MEMBER_ID_FROM_CLIENT = 1  # from this version on the client makes its id up, so that a lost answer does no harm
+_MEMBER_ID_FROM_CLIENT = 1  # since this version the client generates its id, so that a lost response does no harm
 _CONSUMER_MEMBER = 1
 
 
 def consumer_group_heartbeat(node: Node, request: Any, context: RequestContext) -> Any:
-    """Keep a member in, and tell it what to read."""
+    """Keep a member in its group, and return its assignment if that has changed."""
     shape = ConsumerGroupHeartbeatResponse
     interval_ms = node.share_groups.settings(request.group_id).number(CONSUMER_HEARTBEAT_MS)
     member_id = request.member_id
@@ -69,7 +69,7 @@ def _described(node: Node, name: str) -> Any:
     shape = ConsumerGroupDescribeResponse.DescribedGroup
     group = node.consumer_groups.get(name)
     if group is None and node.group_store.kinds().get(name) is GroupKind.CONSUMER:
-        group = ConsumerGroup(id=name)  # nobody has come back since the broker was started
+        group = ConsumerGroup(id=name)  # no member has joined since the broker started
     if group is None:
         return shape(
             error_code=Code.GROUP_ID_NOT_FOUND,

@@ -1,4 +1,4 @@
-"""Looking at groups of every kind, and deleting them."""
+"""List and delete groups of every kind; describe classic groups."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _CONSUMER = "consumer"
 
 
 def list_groups(node: Node, request: Any, context: RequestContext) -> Any:
-    """Groups with members, and those that have only left something behind."""
+    """List the groups that have members or committed offsets."""
     states = [state.lower() for state in request.states_filter or []]
     types = [kind.lower() for kind in request.types_filter or []]
     return ListGroupsResponse(
@@ -34,7 +34,7 @@ def list_groups(node: Node, request: Any, context: RequestContext) -> Any:
 
 
 def _all_groups(node: Node) -> list[tuple[str, GroupKind, str, str]]:
-    """Name, kind, state and protocol type of every group."""
+    """Return the name, kind, state and protocol type of every group."""
     kinds = node.group_store.kinds()
     found: list[tuple[str, GroupKind, str, str]] = []
     for name, kind in kinds.items():
@@ -66,11 +66,11 @@ def _described(node: Node, name: str, context: RequestContext) -> Any:
     shape = DescribeGroupsResponse.DescribedGroup
     group = node.classic_groups.get(name)
     if name in node.group_store.kinds():
-        group = None  # it speaks another protocol and has a request of its own
+        group = None  # it uses another protocol, which has its own describe request
     elif group is None and name in node.catalog.groups():
         group = ClassicGroup(id=name, protocol_type=_CONSUMER)
     if group is None:
-        # Old versions know no such error and are told that the group is dead.
+        # Older versions do not have this error; for them the state is Dead.
         code = Code.GROUP_ID_NOT_FOUND if context.version >= _NOT_FOUND_FROM else Code.NONE
         return shape(
             error_code=code,
@@ -103,7 +103,9 @@ def _described(node: Node, name: str, context: RequestContext) -> Any:
 
 
 def delete_groups(node: Node, request: Any, context: RequestContext) -> Any:
-    node.classic_groups.expire(node.clock.monotonic())  # members whose time is over must not be in the way
+    node.classic_groups.expire(
+        node.clock.monotonic()
+    )  # members whose session has expired must not prevent the deletion
     return DeleteGroupsResponse(
         results=[
             DeleteGroupsResponse.DeletableGroupResult(

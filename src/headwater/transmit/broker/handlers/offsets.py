@@ -22,14 +22,14 @@ _NO_OFFSET = -1
 
 
 def list_offsets(node: Node, request: Any, context: RequestContext) -> Any:
-    """Find the first, the last, or the record of a time."""
+    """Return the offset of the first record, the last one, or the first one at a timestamp."""
     return ListOffsetsResponse(
         topics=[
             ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _list_offset(node, topic.name, asked, committed=request.isolation_level == READ_COMMITTED)
-                    for asked in topic.partitions
+                    _list_offset(node, topic.name, wanted, committed=request.isolation_level == READ_COMMITTED)
+                    for wanted in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -69,7 +69,7 @@ def _find_offset(partition: Partition, timestamp: int, *, committed: bool) -> tu
         return -1, end
     if timestamp == _MAX_TIMESTAMP:
         found = log.latest_time()
-    elif timestamp < 0:  # earliest, and the variants of it that tell tiers apart
+    elif timestamp < 0:  # earliest, and its variants for tiered storage
         return -1, log.start_offset
     else:
         found = log.offset_of_time(timestamp)
@@ -77,20 +77,20 @@ def _find_offset(partition: Partition, timestamp: int, *, committed: bool) -> tu
 
 
 def offset_for_leader_epoch(node: Node, request: Any, context: RequestContext) -> Any:
-    """Nothing is ever truncated behind a client's back: the only epoch ends where the log does."""
-    answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+    """Return the end of the log: there is only one leader epoch, because replicas never diverge."""
+    shape = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
     topics = []
     for topic in request.topics:
         partitions = []
-        for asked in topic.partitions:
-            partition = node.topics.partition(topic.topic, asked.partition)
+        for wanted in topic.partitions:
+            partition = node.topics.partition(topic.topic, wanted.partition)
             partitions.append(
-                answer.EpochEndOffset(
+                shape.EpochEndOffset(
                     error_code=Code.NONE if partition else Code.UNKNOWN_TOPIC_OR_PARTITION,
-                    partition=asked.partition,
+                    partition=wanted.partition,
                     leader_epoch=LEADER_EPOCH if partition else -1,
                     end_offset=partition.log.high_watermark if partition else _NO_OFFSET,
                 )
             )
-        topics.append(answer(topic=topic.topic, partitions=partitions))
+        topics.append(shape(topic=topic.topic, partitions=partitions))
     return OffsetForLeaderEpochResponse(topics=topics)

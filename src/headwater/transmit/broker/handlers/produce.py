@@ -1,4 +1,4 @@
-"""Records in, and looking offsets up."""
+"""Append records."""
 
 import logging
 import uuid
@@ -23,42 +23,38 @@ ACKS_NONE, ACKS_ALL = 0, -1
 _NO_OFFSET = -1
 
 
-Complaint = str | RejectedRecords | None
-
-# -- produce --------------------------------------------------------------------------------------------------
-
-
-Outcome = tuple[Partition | None, AppendResult | Code, Complaint]
+Outcome = tuple[Partition | None, AppendResult | Code, str | RejectedRecords | None]
+"""The partition, the result or an error code, and the reason of the error."""
 
 
 def produce(
     node: Node, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Append now, so that records keep the order of the requests; answer when they are durable."""
+    """Append at once, so that records keep the order of the requests; respond when they are durable."""
     outcomes = [_append(node, part, request) for part in request.parts]
     if request.acks == ACKS_ALL and not all(_is_durable(partition, outcome) for partition, outcome, _ in outcomes):
-        return _wait_and_answer(request, outcomes)
-    return _produced(request, outcomes)
+        return _respond_when_durable(request, outcomes)
+    return _response(request, outcomes)
 
 
 def _is_durable(partition: Partition | None, outcome: AppendResult | Code) -> bool:
-    """Whether there is nothing to wait for."""
+    """Return True if the records are durable, or were not appended."""
     if partition is None or not isinstance(outcome, AppendResult):
         return True
     return partition.log.high_watermark >= outcome.next_offset
 
 
-async def _wait_and_answer(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceResponse | None:
+async def _respond_when_durable(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceResponse | None:
     for number, (partition, outcome, _) in enumerate(outcomes):
         if partition is not None and isinstance(outcome, AppendResult):
             try:
                 await partition.wait_durable(outcome.next_offset)
             except UnavailableError as error:
                 outcomes[number] = (partition, Code.KAFKA_STORAGE_ERROR, str(error))
-    return _produced(request, outcomes)
+    return _response(request, outcomes)
 
 
-def _produced(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceResponse | None:
+def _response(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceResponse | None:
     if request.acks == ACKS_NONE:
         return None
     topics: dict[str | uuid.UUID, list[ProducedPartition]] = {}
@@ -69,13 +65,15 @@ def _produced(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceRespon
         else:
             assert isinstance(outcome, Code)
             error, base_offset, time_ms, start_offset = outcome, _NO_OFFSET, NO_TIME, _NO_OFFSET
-        # By these a producer tells the records that do not fit from those that were only in their company.
-        unfit = (
-            [(place, message.reason) for place in message.places] if isinstance(message, RejectedRecords) else ()
+        # These tell a producer which records of the batch are rejected; the others may be sent again.
+        rejected = (
+            [(position, message.reason) for position in message.places]
+            if isinstance(message, RejectedRecords)
+            else ()
         )
-        words = None if message is None else str(message)
+        reason = None if message is None else str(message)
         topics.setdefault(part.topic, []).append(
-            ProducedPartition(part.partition, error, base_offset, time_ms, start_offset, words, unfit)
+            ProducedPartition(part.partition, error, base_offset, time_ms, start_offset, reason, rejected)
         )
     return ProduceResponse(list(topics.items()))
 

@@ -1,4 +1,4 @@
-"""Looking at share groups, and moving where they start."""
+"""Share groups: describe them, and describe, alter and delete their start offsets."""
 
 from typing import Any
 
@@ -62,45 +62,47 @@ def _described(node: Node, name: str) -> Any:
 
 
 def describe_share_group_offsets(node: Node, request: Any, context: RequestContext) -> Any:
-    """Where groups start in some partitions, or in all they have begun, and how many records wait there."""
+    """Return the start offset and lag of groups, for given partitions or all that they have started."""
     shape = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
     groups = []
-    for asked in request.groups:
-        known = node.share_groups.group(asked.group_id) is not None
+    for group in request.groups:
+        known = node.share_groups.group(group.group_id) is not None
         groups.append(
             shape(
-                group_id=asked.group_id,
-                topics=_starts(node, asked, shape) if known else [],
+                group_id=group.group_id,
+                topics=_start_offsets(node, group, shape) if known else [],
                 error_code=Code.NONE if known else Code.GROUP_ID_NOT_FOUND,
-                error_message=None if known else f"there is no share group {asked.group_id!r}",
+                error_message=None if known else f"there is no share group {group.group_id!r}",
             )
         )
     return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
-def _starts(node: Node, asked: Any, shape: Any) -> list[Any]:
+def _start_offsets(node: Node, group: Any, shape: Any) -> list[Any]:
     topic_shape = shape.DescribeShareGroupOffsetsResponseTopic
     wanted: dict[str, list[int]] = {}
-    if asked.topics is None:
-        for topic_id, number in node.share_groups.shares(asked.group_id):
+    if group.topics is None:
+        for topic_id, number in node.share_groups.shares(group.group_id):
             entry = node.topics.entry(topic_id)
             if entry is not None:
                 wanted.setdefault(entry.name, []).append(number)
     else:
-        wanted = {topic.topic_name: topic.partitions for topic in asked.topics}
+        wanted = {topic.topic_name: topic.partitions for topic in group.topics}
     topics = []
     for name, numbers in sorted(wanted.items()):
         entry = node.topics.entry(name)
         if entry is not None:
             shapes = [
-                _start(node, asked.group_id, entry, n, topic_shape.DescribeShareGroupOffsetsResponsePartition)
+                _start_offset(
+                    node, group.group_id, entry, n, topic_shape.DescribeShareGroupOffsetsResponsePartition
+                )
                 for n in sorted(numbers)
             ]
             topics.append(topic_shape(topic_name=name, topic_id=entry.id, partitions=shapes))
     return topics
 
 
-def _start(node: Node, group: str, entry: TopicEntry, number: int, shape: Any) -> Any:
+def _start_offset(node: Node, group: str, entry: TopicEntry, number: int, shape: Any) -> Any:
     share = node.share_groups.shares(group).get((entry.id, number))
     partition = node.topics.partition(entry.name, number)
     lag = _NO_OFFSET
@@ -116,22 +118,22 @@ def _start(node: Node, group: str, entry: TopicEntry, number: int, shape: Any) -
 
 
 def alter_share_group_offsets(node: Node, request: Any, context: RequestContext) -> Any:
-    """Start an empty group anew, at the offsets given."""
+    """Reset an empty group to the given offsets."""
     shape = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic
     refusal = _refusal(node, request.group_id)
     topics = []
     for topic in request.topics if refusal == Code.NONE else ():
         entry = node.topics.entry(topic.topic_name)
         partitions = []
-        for asked in topic.partitions:
-            partition = entry and node.topics.partition(entry.name, asked.partition_index)
+        for wanted in topic.partitions:
+            partition = entry and node.topics.partition(entry.name, wanted.partition_index)
             if entry and partition:
                 log = partition.log
-                offset = min(max(asked.start_offset, log.start_offset), log.high_watermark)
-                node.share_groups.move(request.group_id, (entry.id, asked.partition_index), offset)
+                offset = min(max(wanted.start_offset, log.start_offset), log.high_watermark)
+                node.share_groups.move(request.group_id, (entry.id, wanted.partition_index), offset)
             partitions.append(
                 shape.AlterShareGroupOffsetsResponsePartition(
-                    partition_index=asked.partition_index,
+                    partition_index=wanted.partition_index,
                     error_code=Code.NONE if partition else Code.UNKNOWN_TOPIC_OR_PARTITION,
                 )
             )
@@ -143,7 +145,7 @@ def alter_share_group_offsets(node: Node, request: Any, context: RequestContext)
 
 
 def delete_share_group_offsets(node: Node, request: Any, context: RequestContext) -> Any:
-    """Forget where an empty group stood in topics."""
+    """Delete the offsets of topics in an empty group."""
     shape = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic
     refusal = _refusal(node, request.group_id)
     topics = []

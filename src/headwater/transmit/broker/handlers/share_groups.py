@@ -1,4 +1,4 @@
-"""Share groups: heartbeats, fetching, acknowledging (KIP-932)."""
+"""Requests of the members of share groups: heartbeat, fetch, acknowledge (KIP-932)."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ _RECORD_LIMIT = 1  # the acquire mode in which the number of records is exact (K
 
 
 def share_group_heartbeat(node: Node, request: Any, context: RequestContext) -> Any:
-    """Keep a member in, and tell it which partitions to fetch from."""
+    """Keep a member in its group, and return the partitions to fetch from if they have changed."""
     shape = ShareGroupHeartbeatResponse
     interval_ms = node.share_groups.settings(request.group_id).number(SHARE_HEARTBEAT_MS)
     if not request.group_id:
@@ -70,7 +70,7 @@ def share_group_heartbeat(node: Node, request: Any, context: RequestContext) -> 
 
 
 def share_fetch(node: Node, request: Any, context: RequestContext) -> Any | Awaitable[Any]:
-    """Take acknowledgements at once, in the order of the requests; answer when there are records to lend."""
+    """Apply acknowledgements at once, in the order of the requests; respond when records can be acquired."""
     acks = _acknowledgements(request)
     session = _step_session(node, request, context, acks, forgets=bool(request.forgotten_topics_data))
     if isinstance(session, ShareSessionError):
@@ -81,7 +81,7 @@ def share_fetch(node: Node, request: Any, context: RequestContext) -> Any | Awai
     for topic in request.forgotten_topics_data:
         for number in topic.partitions:
             session.places.pop((topic.topic_id, number), None)
-    errors = {place: _acknowledge(node, request, place, some) for place, some in acks.items()}
+    errors = {partition: _acknowledge(node, request, partition, some) for partition, some in acks.items()}
     if request.share_session_epoch == CLOSES:
         node.share_groups.close_session(request.group_id, request.member_id)
         return _fetched(node, request, Code.NONE, errors, {}, {})
@@ -102,7 +102,7 @@ def _step_session(
 
 
 def _acknowledgements(request: Any) -> dict[AssignedPartition, list[Acknowledgement]]:
-    """What is said of each partition; a topic may be named twice."""
+    """Return the acknowledgements for each partition; a request may contain a topic twice."""
     found: dict[AssignedPartition, list[Acknowledgement]] = {}
     for topic in request.topics:
         for partition in topic.partitions:
@@ -115,14 +115,16 @@ def _acknowledgements(request: Any) -> dict[AssignedPartition, list[Acknowledgem
     return found
 
 
-def _acknowledge(node: Node, request: Any, place: AssignedPartition, acks: list[Acknowledgement]) -> Code:
-    if node.share_groups.partition(place) is None:
-        return _missing(node, place)
-    return ACKNOWLEDGEMENT_CODES[node.share_groups.acknowledge(request.group_id, request.member_id, place, acks)]
+def _acknowledge(node: Node, request: Any, partition: AssignedPartition, acks: list[Acknowledgement]) -> Code:
+    if node.share_groups.partition(partition) is None:
+        return _missing(node, partition)
+    return ACKNOWLEDGEMENT_CODES[
+        node.share_groups.acknowledge(request.group_id, request.member_id, partition, acks)
+    ]
 
 
-def _missing(node: Node, place: AssignedPartition) -> Code:
-    return Code.UNKNOWN_TOPIC_ID if node.topics.entry(place[0]) is None else Code.UNKNOWN_TOPIC_OR_PARTITION
+def _missing(node: Node, partition: AssignedPartition) -> Code:
+    return Code.UNKNOWN_TOPIC_ID if node.topics.entry(partition[0]) is None else Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def _fetch(node: Node, request: Any, session: ShareSession, acked: dict[AssignedPartition, Code]) -> Any:
@@ -130,59 +132,65 @@ async def _fetch(node: Node, request: Any, session: ShareSession, acked: dict[As
     missing = {p: _missing(node, p) for p in session.places if node.share_groups.partition(p) is None}
     while True:
         if not node.share_groups.sessions.is_open(request.group_id, request.member_id, session):
-            # Its connection went, or another fetch opened a new one, while this one waited.
+            # While this fetch waited, its connection was closed, or another fetch opened a new session.
             return _fetched(node, request, Code.SHARE_SESSION_NOT_FOUND, acked, {}, {})
-        lent, damaged = _lend(node, request, session)
+        acquired, damaged = _acquire(node, request, session)
         missing |= damaged
         left = deadline - node.clock.monotonic()
-        if lent or missing or left <= 0 or request.max_records <= 0:
-            return _fetched(node, request, Code.NONE, acked, missing, lent)
+        if acquired or missing or left <= 0 or request.max_records <= 0:
+            return _fetched(node, request, Code.NONE, acked, missing, acquired)
         await _wait(node, request.group_id, session, left)
 
 
 async def _wait(node: Node, group: str, session: ShareSession, seconds: float) -> None:
-    """Wait until a partition grows or records of the group come back."""
-    news = asyncio.Event()
+    """Wait until a partition grows or records of the group become available again."""
+    event = asyncio.Event()
     partitions = [p for p in map(node.share_groups.partition, session.places) if p is not None]
     for partition in partitions:
-        partition.on_advance(news.set)
-    node.share_groups.waiters.add(group, news.set)
+        partition.on_advance(event.set)
+    node.share_groups.waiters.add(group, event.set)
     try:
-        await asyncio.wait_for(news.wait(), seconds)
+        await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:
         pass
     finally:
-        node.share_groups.waiters.discard(group, news.set)
+        node.share_groups.waiters.discard(group, event.set)
         for partition in partitions:
-            partition.forget(news.set)
+            partition.forget(event.set)
 
 
-def _lend(
+def _acquire(
     node: Node, request: Any, session: ShareSession
 ) -> tuple[dict[AssignedPartition, AcquiredRecords], dict[AssignedPartition, Code]]:
-    room, count = min(request.max_bytes, FETCH_BYTES_MAX), request.max_records
+    left, count = min(request.max_bytes, FETCH_BYTES_MAX), request.max_records
     found: dict[AssignedPartition, AcquiredRecords] = {}
     damaged: dict[AssignedPartition, Code] = {}
-    for place in session.turn():
-        if room <= 0 or count <= 0:
+    for partition in session.turn():
+        if left <= 0 or count <= 0:
             break
         try:
-            lent = node.share_groups.lend(
+            acquired = node.share_groups.lend(
                 request.group_id,
                 request.member_id,
-                place,
-                bytes_max=room,
+                partition,
+                bytes_max=left,
                 records_max=count,
                 exact=request.share_acquire_mode == _RECORD_LIMIT,
             )
         except (CorruptError, OSError) as error:
-            logger.error("cannot read %s partition %d for a queue: %s", *place, error)
-            damaged[place] = Code.KAFKA_STORAGE_ERROR
+            logger.error(
+                "cannot read partition %d of topic %s for share group %r: %s",
+                partition[1],
+                partition[0],
+                request.group_id,
+                error,
+            )
+            damaged[partition] = Code.KAFKA_STORAGE_ERROR
             continue
-        if lent is not None:
-            found[place] = lent
-            room -= len(lent.records)
-            count -= sum(span.records for span in lent.spans)
+        if acquired is not None:
+            found[partition] = acquired
+            left -= len(acquired.records)
+            count -= sum(span.records for span in acquired.spans)
     return found, damaged
 
 
@@ -192,18 +200,18 @@ def _fetched(
     code: Code,
     acked: dict[AssignedPartition, Code],
     missing: dict[AssignedPartition, Code],
-    lent: dict[AssignedPartition, AcquiredRecords],
+    acquired: dict[AssignedPartition, AcquiredRecords],
 ) -> Any:
     topic_shape = ShareFetchResponse.ShareFetchableTopicResponse
     shape = topic_shape.PartitionData
     topics: dict[uuid.UUID, list[Any]] = {}
-    for place in {**acked, **missing, **lent}:
-        found = lent.get(place)
-        topics.setdefault(place[0], []).append(
+    for partition in {**acked, **missing, **acquired}:
+        found = acquired.get(partition)
+        topics.setdefault(partition[0], []).append(
             shape(
-                partition_index=place[1],
-                error_code=missing.get(place, Code.NONE),
-                acknowledge_error_code=acked.get(place, Code.NONE),
+                partition_index=partition[1],
+                error_code=missing.get(partition, Code.NONE),
+                acknowledge_error_code=acked.get(partition, Code.NONE),
                 current_leader=shape.LeaderIdAndEpoch(leader_id=NODE_ID, leader_epoch=LEADER_EPOCH),
                 records=found.records if found else b"",
                 acquired_records=[
@@ -229,7 +237,7 @@ def _lock_ms(node: Node, request: Any) -> int:
 
 
 def share_acknowledge(node: Node, request: Any, context: RequestContext) -> Any:
-    """Take acknowledgements without fetching."""
+    """Apply acknowledgements without fetching."""
     acks = _acknowledgements(request)
     session = _step_session(node, request, context, acks)
     shape = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
@@ -237,11 +245,11 @@ def share_acknowledge(node: Node, request: Any, context: RequestContext) -> Any:
     if isinstance(session, ShareSessionError):
         code = SHARE_SESSION_CODES[session]
     else:
-        for place, some in acks.items():
-            topics.setdefault(place[0], []).append(
+        for partition, some in acks.items():
+            topics.setdefault(partition[0], []).append(
                 shape.PartitionData(
-                    partition_index=place[1],
-                    error_code=_acknowledge(node, request, place, some),
+                    partition_index=partition[1],
+                    error_code=_acknowledge(node, request, partition, some),
                     current_leader=shape.PartitionData.LeaderIdAndEpoch(
                         leader_id=NODE_ID, leader_epoch=LEADER_EPOCH
                     ),
