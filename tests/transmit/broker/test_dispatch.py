@@ -194,8 +194,8 @@ def build(key: int, version: int, topic_id: Any) -> Any:
 
 
 def build_transactional(key: int) -> Any:
-    """A request about a transaction, of an id that nobody has."""
-    who = {"transactional_id": "t", "producer_id": 9, "producer_epoch": 0}
+    """Build a request for a transactional id that does not exist."""
+    producer_fields = {"transactional_id": "t", "producer_id": 9, "producer_epoch": 0}
     add, offsets = producer.AddPartitionsToTxnRequest, producer.TxnOffsetCommitRequest
     markers, producers = producer.WriteTxnMarkersRequest, admin.DescribeProducersRequest
     builders: dict[int, Any] = {
@@ -203,13 +203,13 @@ def build_transactional(key: int) -> Any:
             v3_and_below_transactional_id="t", v3_and_below_producer_id=9, v3_and_below_producer_epoch=0,
             v3_and_below_topics=[add.AddPartitionsToTxnTopic(name="orders", partitions=[0, 1])],
         ),
-        25: lambda: producer.AddOffsetsToTxnRequest(**who, group_id="g"),
-        26: lambda: producer.EndTxnRequest(**who, committed=True),
+        25: lambda: producer.AddOffsetsToTxnRequest(**producer_fields, group_id="g"),
+        26: lambda: producer.EndTxnRequest(**producer_fields, committed=True),
         27: lambda: markers(markers=[markers.WritableTxnMarker(
             producer_id=9, producer_epoch=0, transaction_result=False, coordinator_epoch=0,
             topics=[markers.WritableTxnMarker.WritableTxnMarkerTopic(name="orders", partition_indexes=[0])])]),
         28: lambda: offsets(
-            **who, group_id="g", generation_id=-1, member_id="", group_instance_id=None,
+            **producer_fields, group_id="g", generation_id=-1, member_id="", group_instance_id=None,
             topics=[offsets.TxnOffsetCommitRequestTopic(name="orders", partitions=[
                 offsets.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition(
                     partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata="")])],

@@ -53,6 +53,7 @@ class Connection:
         self, transport: Transport, node: Node, connections: "set[Connection]", chunk: memoryview
     ) -> None:
         self.principal = ANONYMOUS
+        """The identity of the client; authentication replaces it."""
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._connections = connections

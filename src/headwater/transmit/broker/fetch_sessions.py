@@ -70,7 +70,7 @@ class FetchSession:
         """Return the partitions that have changed, or all of them."""
         changed = []
         for topic, partitions in topics:
-            included = [partition for partition in partitions if self._has_changed(topic, partition) or in_full]
+            included = [partition for partition in partitions if self._mark_sent(topic, partition) or in_full]
             if included:
                 changed.append(FetchedTopic(topic, included))
             if topic in self._partitions and any(partition.records for partition in partitions):
@@ -83,8 +83,8 @@ class FetchSession:
             for partition in partitions:
                 known[partition.partition] = partition
 
-    def _has_changed(self, topic: Topic, fetched: FetchedPartition) -> bool:
-        """Return True if the consumer has not received these offsets or records; remember them as sent."""
+    def _mark_sent(self, topic: Topic, fetched: FetchedPartition) -> bool:
+        """Remember the offsets as sent; return True if they have changed, or if there are records or an error."""
         key = (topic, fetched.partition)
         offsets = (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset)
         if fetched.records:

@@ -155,5 +155,5 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         fetch_sessions=FetchSessions(),
         request_memory=RequestMemory(settings.queued_max_request_bytes),
         counters=Counters(),
-        quotas=Quotas({Entity(*who): values for who, values in catalog.quotas().items()}),
+        quotas=Quotas({Entity(*names): values for names, values in catalog.quotas().items()}),
     )

@@ -4,6 +4,6 @@ client, connection, errors      metadata, offsets, record batches in and out; co
 reading                         decoded records
 topics, groups, quotas          administration
 transactions                    a transactional producer
-lag                             how far groups are behind
+lag                             lag of groups, and records that retention will soon delete
 redrive                         move dead letters back to their topics, exactly once
 """

@@ -5,7 +5,8 @@
         producer.commit(bodies, timestamp_ms=...)                 # one transaction
 
 A new producer also ends the open transaction of the previous one: it is committed if the commit had begun, and
-aborted otherwise. Works with Kafka's brokers as well. Blocking and not thread-safe. https://cwiki.apache.org/confluence/display/KAFKA/KIP-98
+aborted otherwise. Works with Kafka's brokers as well. Blocking and not thread-safe.
+https://cwiki.apache.org/confluence/display/KAFKA/KIP-98
 """
 
 import time

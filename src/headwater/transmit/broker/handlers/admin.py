@@ -40,23 +40,23 @@ def delete_records(node: Node, request: Any, context: RequestContext) -> Any:
     topics = []
     for topic in request.topics:
         partitions = []
-        for asked in topic.partitions:
-            code, low = _delete_before(node, topic.name, asked)
+        for wanted in topic.partitions:
+            code, low = _delete_before(node, topic.name, wanted)
             partitions.append(
                 shape.DeleteRecordsPartitionResult(
-                    partition_index=asked.partition_index, low_watermark=low, error_code=code
+                    partition_index=wanted.partition_index, low_watermark=low, error_code=code
                 )
             )
         topics.append(shape(name=topic.name, partitions=partitions))
     return DeleteRecordsResponse(topics=topics)
 
 
-def _delete_before(node: Node, topic: str, asked: Any) -> tuple[Code, int]:
-    partition = node.topics.partition(topic, asked.partition_index)
+def _delete_before(node: Node, topic: str, wanted: Any) -> tuple[Code, int]:
+    partition = node.topics.partition(topic, wanted.partition_index)
     if partition is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION, -1
     log = partition.log
-    offset = log.high_watermark if asked.offset == _HIGH_WATERMARK else asked.offset
+    offset = log.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
     if not partition.config.delete:
         return Code.POLICY_VIOLATION, -1
     if not 0 <= offset <= log.high_watermark:
@@ -195,23 +195,23 @@ def alter_partition_reassignments(node: Node, request: Any, context: RequestCont
         responses=[
             shape(
                 name=topic.name,
-                partitions=[_reassignment(node, shape, topic.name, asked) for asked in topic.partitions],
+                partitions=[_reassignment(node, shape, topic.name, wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
         ],
     )
 
 
-def _reassignment(node: Node, shape: Any, topic: str, asked: Any) -> Any:
+def _reassignment(node: Node, shape: Any, topic: str, wanted: Any) -> Any:
     code, message = Code.NONE, None
-    if node.topics.partition(topic, asked.partition_index) is None:
-        code, message = Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{asked.partition_index}"
-    elif asked.replicas is None:
+    if node.topics.partition(topic, wanted.partition_index) is None:
+        code, message = Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{wanted.partition_index}"
+    elif wanted.replicas is None:
         code, message = Code.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is in progress"
-    elif list(asked.replicas) != [NODE_ID]:
+    elif list(wanted.replicas) != [NODE_ID]:
         code, message = Code.INVALID_REPLICA_ASSIGNMENT, f"there is only one node, {NODE_ID}"
     return shape.ReassignablePartitionResponse(
-        partition_index=asked.partition_index, error_code=code, error_message=message
+        partition_index=wanted.partition_index, error_code=code, error_message=message
     )
 
 
@@ -219,9 +219,9 @@ def alter_replica_log_dirs(node: Node, request: Any, context: RequestContext) ->
     """Accept the only log directory and refuse all others."""
     shape = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
     results = []
-    for asked in request.dirs:
-        here = Path(asked.path) == node.settings.data / "log"
-        for topic in asked.topics:
+    for directory in request.dirs:
+        here = Path(directory.path) == node.settings.data / "log"
+        for topic in directory.topics:
             partitions = [
                 shape.AlterReplicaLogDirPartitionResult(
                     partition_index=number, error_code=_move(node, topic.name, number, here=here)

@@ -65,7 +65,7 @@ def _response(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceRespon
         else:
             assert isinstance(outcome, Code)
             error, base_offset, time_ms, start_offset = outcome, _NO_OFFSET, NO_TIME, _NO_OFFSET
-        # These tell a producer which records of the batch are rejected; the others may be sent again.
+        # A producer may send the records of the batch again that are not listed as rejected.
         rejected = (
             [(position, message.reason) for position in message.places]
             if isinstance(message, RejectedRecords)
