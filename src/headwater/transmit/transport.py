@@ -100,6 +100,10 @@ class BlockingTransport(Protocol):
     def close(self) -> None: ...
 
 
+Connect = Callable[[Address, float], BlockingTransport]
+"""Opens a transport to an address; the second argument is the timeout in seconds."""
+
+
 def connect(address: Address, timeout_s: float) -> BlockingTransport:
     """Open an unencrypted TCP connection; connecting, sending and receiving time out after `timeout_s`."""
     connected = socket.create_connection(address, timeout=timeout_s)

@@ -7,7 +7,7 @@ processes; applications should use a full Kafka client. Not thread-safe: use one
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +23,7 @@ from headwater.transmit.client.connection import ConnectionPool
 from headwater.transmit.client.errors import Errors, check_code
 from headwater.transmit.records.batch import batches_of, encode_batch, walk
 from headwater.transmit.records.control import drop_aborted
-from headwater.transmit.transport import Address, BlockingTransport, connect
+from headwater.transmit.transport import Address, Connect, connect
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.fetch import READ_COMMITTED, READ_UNCOMMITTED
 
@@ -57,7 +57,7 @@ class Client:
         client_id: str = "headwater",
         timeout_s: float = TIMEOUT_S,
         read_committed: bool = False,
-        connect: Callable[[Address, float], BlockingTransport] = connect,
+        connect: Connect = connect,
     ) -> None:
         """With `read_committed`, reading stops before open transactions and omits aborted records."""
         self._bootstrap = _parse_servers(bootstrap_servers)
@@ -65,7 +65,7 @@ class Client:
         self._timeout_s = timeout_s
         self._isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
         self._nodes: dict[int, Address] = {}
-        self._connections = ConnectionPool(client_id, lambda address: connect(address, timeout_s))
+        self._connections = ConnectionPool(client_id, connect, timeout_s)
         self._topics: dict[str, TopicInfo] = {}
 
     # -- topics -----------------------------------------------------------------------------------------------

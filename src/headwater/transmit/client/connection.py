@@ -1,6 +1,5 @@
 """The client's connections to brokers: requests encoded, versions negotiated, responses decoded."""
 
-from collections.abc import Callable
 from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, OffsetCommitRequest, OffsetFetchRequest
@@ -13,7 +12,7 @@ from kafka.protocol.producer import (
 )
 
 from headwater.errors import UnavailableError
-from headwater.transmit.transport import Address, BlockingTransport
+from headwater.transmit.transport import Address, BlockingTransport, Connect
 from headwater.transmit.wire.apis import APIS
 from headwater.transmit.wire.frame import LENGTH, skip_tags
 
@@ -97,15 +96,17 @@ class ClientConnection:
 class ConnectionPool:
     """One connection to each address, opened on first use."""
 
-    def __init__(self, client_id: str, connect: Callable[[Address], BlockingTransport]) -> None:
+    def __init__(self, client_id: str, connect: Connect, timeout_s: float) -> None:
         self._client_id = client_id
         self._connect = connect
+        self._timeout_s = timeout_s
         self._connections: dict[Address, ClientConnection] = {}
 
     def get(self, address: Address) -> ClientConnection:
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = ClientConnection(self._connect(address), self._client_id)
+            transport = self._connect(address, self._timeout_s)
+            connection = self._connections[address] = ClientConnection(transport, self._client_id)
         return connection
 
     def drop(self, address: Address) -> None:
