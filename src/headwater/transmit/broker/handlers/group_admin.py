@@ -103,9 +103,8 @@ def _described(node: Node, name: str, context: RequestContext) -> Any:
 
 
 def delete_groups(node: Node, request: Any, context: RequestContext) -> Any:
-    node.classic_groups.expire(
-        node.clock.monotonic()
-    )  # members whose session has expired must not prevent the deletion
+    # Members whose session has expired must not prevent the deletion.
+    node.classic_groups.expire(node.clock.monotonic())
     return DeleteGroupsResponse(
         results=[
             DeleteGroupsResponse.DeletableGroupResult(

@@ -77,7 +77,7 @@ def _find_offset(partition: Partition, timestamp: int, *, committed: bool) -> tu
 
 
 def offset_for_leader_epoch(node: Node, request: Any, context: RequestContext) -> Any:
-    """Return the end of the log: there is only one leader epoch, because replicas never diverge."""
+    """Return the end of the log: there is one leader epoch, and visible records are never truncated."""
     shape = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
     topics = []
     for topic in request.topics:
