@@ -202,7 +202,7 @@ def test_a_batch_with_a_lost_commit_response_is_seen_once(broker: Broker, opened
 
 def test_opening_fences_the_earlier_writer(broker: Broker, opened: Any) -> None:
     zombie, current = opened(), opened()
-    with pytest.raises(ConflictError, match="another writer of that name was opened since"):
+    with pytest.raises(ConflictError, match="a newer producer with the same id has fenced this one"):
         zombie.write(batch_of(0, ("zombie", 1)))
     assert current.write(batch_of(0, ("a", 1)))
     with pytest.raises(ConflictError):
