@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
+from headwater.files import sync_directory, sync_file, write_synced
 from headwater.sinks.progress import SinkProgress
-from headwater.transmit.log.segment import sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,10 +93,7 @@ class ManifestChain:
         after = replace(after, version=version)
         aside = self._manifests / f".{uuid.uuid4().hex}.tmp"
         try:
-            with open(aside, "xb") as file:
-                file.write(_encode(after))
-                file.flush()
-                os.fsync(file.fileno())
+            write_synced(aside, _encode(after))
             try:
                 os.link(aside, self._path(version))
             except (FileExistsError, FileNotFoundError):
@@ -167,7 +164,7 @@ def new_file(chain: ManifestChain, write: Callable[[str], int], *, low: int = 0)
     try:
         rows = write(str(path))
         with open(path, "rb") as file:
-            os.fsync(file.fileno())
+            sync_file(file)
             size = os.fstat(file.fileno()).st_size
         sync_directory(chain.data)
     except BaseException:

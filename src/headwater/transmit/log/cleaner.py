@@ -4,16 +4,15 @@ Nothing here touches a segment that is in use: the result lies beside them until
 is bounded by the offset map and a few megabytes of records.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import CorruptError
+from headwater.files import replace_durably, sync_file
 from headwater.transmit.log.compaction import IsAborted, OffsetMap, compact, none_aborted
 from headwater.transmit.log.index import SavedIndex, SparseIndex
 from headwater.transmit.log.segment import NO_TIMESTAMP, Segment
-from headwater.transmit.log.start_offset import write_durably
 from headwater.transmit.log.swap import cleaned_path
 from headwater.transmit.records.batch import walk
 
@@ -39,7 +38,7 @@ def load_cleaned(directory: Path) -> int:
 
 
 def save_cleaned(directory: Path, offset: int) -> None:
-    write_durably(directory / _CLEANED_NAME, f"{offset}\n".encode())
+    replace_durably(directory / _CLEANED_NAME, f"{offset}\n".encode())
 
 
 def map_offsets(
@@ -97,8 +96,7 @@ def write_cleaned(
                     newest, next_offset = max(newest, header.max_timestamp), header.next_offset
                 size += len(kept)
                 file.write(kept)
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)
     saved = SavedIndex(index=index, size=size, next_offset=next_offset, max_timestamp=newest)
     return CompactedFile(path=target, saved=saved, end_offset=end_offset)
 

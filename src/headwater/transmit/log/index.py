@@ -16,6 +16,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from headwater.files import replacing
+
 INTERVAL_BYTES = 4096
 
 _ENTRY = struct.Struct(">IIq")
@@ -82,13 +84,9 @@ class SparseIndex:
         body = bytes(self._entries)
         fields = struct.pack(">qqq", size, next_offset, max_timestamp)
         header = _FILE_HEADER.pack(_MAGIC, crc32c(body, crc32c(fields)), size, next_offset, max_timestamp)
-        fresh = path.with_suffix(".index.new")
-        try:
-            fresh.write_bytes(header + body)
-        except OSError:
-            fresh.unlink(missing_ok=True)  # half of it would only take room
-            raise
-        fresh.replace(path)
+        # Not synced: a damaged index is rebuilt from the segment.
+        with replacing(path, path.with_suffix(".index.new")) as temporary:
+            temporary.write_bytes(header + body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from headwater.errors import CorruptError, InvalidError
+from headwater.files import sync_directory
 from headwater.transmit.log.pool import FilePool
 from headwater.transmit.log.scan import Damage
 from headwater.transmit.log.segment import (
@@ -28,7 +29,6 @@ from headwater.transmit.log.segment import (
     find_region,
     recover_segment,
     sealed_segment,
-    sync_directory,
 )
 from headwater.transmit.log.start_offset import load_start, save_start
 from headwater.transmit.log.swap import finish_swaps

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from headwater.transmit.log.start_offset import write_durably
+from headwater.files import replace_durably
 
 SNAPSHOTS_KEPT = 2
 _HEADER = struct.Struct(">4sI")
@@ -24,7 +24,7 @@ _SUFFIX = ".producers"
 def save_snapshot(directory: Path, offset: int, body: bytes) -> None:
     """Write the snapshot of everything before an offset, and remove older ones but the last."""
     # On the disk: an older snapshot is wrong, not only old, where the batches since then have been deleted.
-    write_durably(directory / f"{offset:020d}{_SUFFIX}", _HEADER.pack(_MAGIC, crc32c(body)) + body)
+    replace_durably(directory / f"{offset:020d}{_SUFFIX}", _HEADER.pack(_MAGIC, crc32c(body)) + body)
     for old in sorted(directory.glob(f"*{_SUFFIX}"))[:-SNAPSHOTS_KEPT]:
         old.unlink(missing_ok=True)
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headwater.errors import CorruptError
+from headwater.files import sync_directory
 from headwater.transmit.log.index import SavedIndex, SparseIndex, load_saved
 from headwater.transmit.log.pool import FilePool, OpenFile
 from headwater.transmit.log.scan import Damage, find_batch, scan
@@ -404,15 +405,6 @@ def segment_path(directory: Path, base_offset: int) -> Path:
 
 def index_path(path: Path) -> Path:
     return path.with_suffix(".index")
-
-
-def sync_directory(directory: Path) -> None:
-    """Make new names in a directory durable."""
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _open_for_writing(path: Path, index: SparseIndex) -> OpenFile:

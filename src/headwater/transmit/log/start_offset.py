@@ -1,10 +1,9 @@
 """Where a log starts, if that is not its first segment: a small file beside them, written whole and renamed."""
 
-import os
 from pathlib import Path
 
 from headwater.errors import CorruptError
-from headwater.transmit.log.segment import sync_directory
+from headwater.files import replace_durably
 
 _NAME = "start-offset"
 
@@ -24,15 +23,4 @@ def load_start(directory: Path) -> int:
 
 def save_start(directory: Path, offset: int) -> None:
     """Remember it; on the disk when this returns."""
-    write_durably(directory / _NAME, f"{offset}\n".encode())
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file as a whole; on the disk when this returns."""
-    fresh = path.with_name(path.name + ".new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    sync_directory(path.parent)
+    replace_durably(directory / _NAME, f"{offset}\n".encode())

@@ -9,7 +9,8 @@ Then the old segments go, the last step renames it to <base>.log. What a crash i
 import os
 from pathlib import Path
 
-from headwater.transmit.log.segment import index_path, segment_path, sync_directory
+from headwater.files import sync_directory
+from headwater.transmit.log.segment import index_path, segment_path
 
 
 def cleaned_path(directory: Path, base_offset: int) -> Path:
