@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Semaphore
 from typing import Any, NoReturn
 
 import pytest
@@ -20,8 +21,12 @@ from confluent_kafka.admin import (
 
 from headwater.errors import UnavailableError
 from headwater.record import Record, TopicPartition
+from headwater.transmit.broker import server
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
+from headwater.transmit.groups import store
+from headwater.transmit.groups.share.share_groups import ShareGroups
+from headwater.transmit.groups.store import GroupKind, GroupStore
 from headwater.transmit.log import disk_reserve as room
 from headwater.transmit.log import index, partition, segment
 from headwater.transmit.log import start_offset as start
@@ -30,6 +35,7 @@ from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, walk
 from headwater.transmit.topics import catalog
 from headwater.transmit.topics.catalog import Catalog
+from headwater.transmit.transactions.coordinator import Coordinator
 
 ORDERS = TopicPartition("orders", 0)
 TINY = LogSettings(segment_bytes=1)  # a segment for each batch
@@ -207,7 +213,7 @@ def test_the_catalog_says_that_the_disk_is_full_and_remembers_what_it_had(tmp_pa
     memory.create_topic("orders", 1, {})
     pages = memory._durable.execute("pragma page_count").fetchone()[0]
     memory._durable.execute(f"pragma max_page_count = {pages}")
-    with pytest.raises(UnavailableError, match="cannot note it: database or disk is full"):
+    with pytest.raises(UnavailableError, match=r"cannot write to meta\.db: database or disk is full"):
         for n in range(10_000):
             memory.create_topic(f"more{n}", 1, {"note": "x" * 1000})
     known = set(memory.topics)
@@ -216,3 +222,58 @@ def test_the_catalog_says_that_the_disk_is_full_and_remembers_what_it_had(tmp_pa
     memory = Catalog(tmp_path / "meta.db")
     assert set(memory.topics) == known - {"orders"}
     memory.close()
+
+
+def test_group_configs_that_cannot_be_written_are_reported_and_the_old_ones_kept(tmp_path: Path) -> None:
+    groups = GroupStore(tmp_path / "meta.db")
+    groups.set_kind("workers", GroupKind.SHARE)
+    groups.set_configs("workers", {"share.auto.offset.reset": "earliest"})
+    pages = groups._db.execute("pragma page_count").fetchone()[0]
+    groups._db.execute(f"pragma max_page_count = {pages}")
+    with pytest.raises(UnavailableError, match=r"cannot write to meta\.db: database or disk is full"):
+        groups.set_configs("workers", {f"config.{n}": "x" * 1000 for n in range(1000)})
+    groups.close()
+    groups = GroupStore(tmp_path / "meta.db")
+    assert groups.configs("workers") == {"share.auto.offset.reset": "earliest"}
+    assert groups.kinds() == {"workers": GroupKind.SHARE}
+    groups.close()
+
+
+def test_a_group_config_that_cannot_be_written_gets_an_error_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Broker(tmp_path / "log") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        monkeypatch.setattr(store, "writing", unavailable)
+        earliest = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+        workers = ConfigResource(ResourceType.GROUP, "workers", incremental_configs=[earliest])
+        with pytest.raises(KafkaException) as caught:
+            next(iter(admin.incremental_alter_configs([workers]).values())).result()
+        assert caught.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
+
+
+def test_members_and_transactions_expire_again_after_the_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = {"expire": Semaphore(0), "tick": Semaphore(0)}
+    disk_is_full = True
+
+    def failing(name: str) -> Callable[..., None]:
+        def call(*_: Any) -> None:
+            rounds[name].release()
+            if disk_is_full:
+                unavailable()
+
+        return call
+
+    monkeypatch.setattr(server, "EXPIRE_EVERY_S", 0.01)
+    monkeypatch.setattr(server, "TRANSACTIONS_EVERY_S", 0.01)
+    monkeypatch.setattr(ShareGroups, "expire", failing("expire"))
+    monkeypatch.setattr(Coordinator, "tick", failing("tick"))
+    with Broker(tmp_path / "log"):
+        for done in rounds.values():
+            assert done.acquire(timeout=10)
+        disk_is_full = False
+        for done in rounds.values():
+            assert done.acquire(timeout=10)
+            assert done.acquire(timeout=10)

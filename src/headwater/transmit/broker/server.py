@@ -6,10 +6,9 @@ import asyncio
 import errno
 import logging
 import socket
-import sqlite3
 
 from headwater.clock import Clock
-from headwater.errors import ConflictError, InvalidError
+from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.locks import FolderLock
 from headwater.record import TopicPartition
 from headwater.transmit.broker.connection import CHUNK_BYTES, Connection
@@ -120,9 +119,12 @@ class Server:
         while True:
             await asyncio.sleep(EXPIRE_EVERY_S)
             now = self._node.clock.monotonic()
-            self._node.groups.expire(now)
-            self._node.queues.expire(now)
-            self._node.consumers.expire(now, self._session_s)
+            try:
+                self._node.groups.expire(now)
+                self._node.consumers.expire(now, self._session_s)
+                self._node.queues.expire(now)
+            except UnavailableError as error:  # a full disk, for example; the next round tries again
+                logger.error("cannot expire the members of groups: %s", error)
 
     def _session_s(self, group: str) -> float:
         return self._node.queues.settings(group).number(CONSUMER_SESSION_MS) / 1000
@@ -136,7 +138,7 @@ class Server:
         while True:
             try:
                 self._node.transactions.tick()  # at once, so that what a crash cut short is finished first
-            except sqlite3.Error as error:  # a full disk, say: what could not be noted is tried again
+            except UnavailableError as error:  # a full disk, for example; the next round tries again
                 logger.error("cannot look after transactions: %s", error)
             await asyncio.sleep(TRANSACTIONS_EVERY_S)
 

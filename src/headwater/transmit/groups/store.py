@@ -5,7 +5,6 @@ process at once, and the loss of power up to the last second or so. Used from th
 """
 
 import json
-import sqlite3
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from headwater.transmit.groups.share.share_partition import Reason, RecordState, Span
+from headwater.transmit.metadb import connect, writing
 
 _SCHEMA = """
 create table if not exists group_kinds (group_id text primary key, kind text not null) without rowid;
@@ -48,11 +48,7 @@ class GroupStore:
     """The tables in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
-        # The broker's thread is not the one that opens it: see embedded.Broker.
-        self._db = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
-        self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = normal")
-        self._db.executescript(_SCHEMA)
+        self._db = connect(path, _SCHEMA, synchronous="normal")
         self._kinds = {
             name: GroupKind(kind) for name, kind in self._db.execute("select group_id, kind from group_kinds")
         }
@@ -69,13 +65,15 @@ class GroupStore:
     def set_kind(self, group: str, kind: GroupKind) -> None:
         if self._kinds.get(group) is kind:
             return
-        self._db.execute("insert or replace into group_kinds values (?, ?)", (group, kind.value))
+        with writing(self._db) as db:
+            db.execute("insert or replace into group_kinds values (?, ?)", (group, kind.value))
         self._kinds[group] = kind
 
     def delete(self, group: str) -> None:
         """Forget a group, but for its settings, which Kafka keeps too."""
-        self._db.execute("delete from group_kinds where group_id = ?", (group,))
-        self._db.execute("delete from shares where group_id = ?", (group,))
+        with writing(self._db) as db:
+            db.execute("delete from group_kinds where group_id = ?", (group,))
+            db.execute("delete from shares where group_id = ?", (group,))
         self._kinds.pop(group, None)
 
     # -- settings ---------------------------------------------------------------------------------------------
@@ -89,10 +87,9 @@ class GroupStore:
 
     def set_configs(self, group: str, configs: dict[str, str]) -> None:
         """Replace what was set for a group."""
-        with self._db:
-            self._db.execute("begin")
-            self._db.execute("delete from group_configs where group_id = ?", (group,))
-            self._db.executemany(
+        with writing(self._db) as db:
+            db.execute("delete from group_configs where group_id = ?", (group,))
+            db.executemany(
                 "insert into group_configs values (?, ?, ?)", ((group, *item) for item in configs.items())
             )
         self._configs[group] = dict(configs)
@@ -115,13 +112,15 @@ class GroupStore:
 
     def save_share(self, share: StoredShare) -> None:
         spans = [[s.first, s.last, s.state, s.count, _REASONS.index(s.reason)] for s in share.spans]
-        self._db.execute(
-            "insert or replace into shares values (?, ?, ?, ?, ?)",
-            (share.group, share.topic_id.bytes, share.partition, share.start, json.dumps(spans)),
-        )
+        with writing(self._db) as db:
+            db.execute(
+                "insert or replace into shares values (?, ?, ?, ?, ?)",
+                (share.group, share.topic_id.bytes, share.partition, share.start, json.dumps(spans)),
+            )
 
     def delete_shares(self, group: str, topic_id: uuid.UUID) -> None:
-        self._db.execute("delete from shares where group_id = ? and topic_id = ?", (group, topic_id.bytes))
+        with writing(self._db) as db:
+            db.execute("delete from shares where group_id = ? and topic_id = ?", (group, topic_id.bytes))
 
     def close(self) -> None:
         self._db.close()

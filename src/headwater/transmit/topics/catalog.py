@@ -9,15 +9,14 @@ Used from the broker's thread only.
 
 import json
 import re
-import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headwater.errors import CorruptError, InvalidError, UnavailableError
+from headwater.errors import InvalidError
 from headwater.record import TopicPartition
+from headwater.transmit.metadb import connect, writing
 
 TOPIC_NAME_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -58,9 +57,8 @@ class Catalog:
     """The broker's memory, at `path`."""
 
     def __init__(self, path: Path) -> None:
-        self._durable = connect(path, synchronous="full")
-        self._durable.executescript(_SCHEMA)
-        self._quick = connect(path, synchronous="normal")
+        self._durable = connect(path, _SCHEMA, synchronous="full")
+        self._quick = connect(path, _SCHEMA, synchronous="normal")
         self._topics = {entry.name: entry for entry in self._read_topics()}
         self._names: dict[uuid.UUID, str] = {}  # as they were found last; a topic may be gone since
 
@@ -142,14 +140,16 @@ class Catalog:
 
     def delete_group(self, group: str) -> None:
         """Forget what a group has committed."""
-        self._quick.execute("delete from offsets where group_id = ?", (group,))
+        with writing(self._quick) as db:
+            db.execute("delete from offsets where group_id = ?", (group,))
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget what a group has committed for some partitions."""
-        self._quick.executemany(
-            "delete from offsets where group_id = ? and topic = ? and partition = ?",
-            ((group, tp.topic, tp.partition) for tp in partitions),
-        )
+        with writing(self._quick) as db:
+            db.executemany(
+                "delete from offsets where group_id = ? and topic = ? and partition = ?",
+                ((group, tp.topic, tp.partition) for tp in partitions),
+            )
 
     # -- configs of what is no topic --------------------------------------------------------------------------
 
@@ -191,10 +191,11 @@ class Catalog:
 
     def next_producer_id(self) -> int:
         """A number that no producer has had before."""
-        (value,) = self._durable.execute(
-            "insert into counters values ('producer_id', 1) "
-            "on conflict (name) do update set value = value + 1 returning value"
-        ).fetchone()
+        with writing(self._durable) as db:
+            (value,) = db.execute(
+                "insert into counters values ('producer_id', 1) "
+                "on conflict (name) do update set value = value + 1 returning value"
+            ).fetchone()
         return int(value)
 
     def close(self) -> None:
@@ -217,27 +218,3 @@ def check_topic_name(name: str) -> None:
         raise InvalidError(f"topic name is {len(name)} characters long, at most {TOPIC_NAME_MAX} are allowed")
     if not _TOPIC_NAME.fullmatch(name):
         raise InvalidError(f"topic name {name!r} may only have letters, digits, '.', '_' and '-'")
-
-
-def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
-    """Open the file for one kind of writing: `full` waits for the disk at each commit, `normal` does not."""
-    # The broker's thread is not the one that opens it: see embedded.Broker.
-    db = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
-    try:
-        db.execute("pragma journal_mode = wal")
-        db.execute(f"pragma synchronous = {synchronous}")
-    except sqlite3.DatabaseError as error:
-        db.close()
-        raise CorruptError(f"cannot open {str(path)!r}: {error}") from error
-    return db
-
-
-@contextmanager
-def writing(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """A transaction of all that is written meanwhile; an UnavailableError where the disk does not take it."""
-    try:
-        with db:
-            db.execute("begin immediate")
-            yield db
-    except sqlite3.OperationalError as error:
-        raise UnavailableError(f"the broker cannot note it: {error}") from error

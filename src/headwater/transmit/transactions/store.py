@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headwater.record import TopicPartition
-from headwater.transmit.topics.catalog import CommittedOffset, connect, writing
+from headwater.transmit.metadb import connect, writing
+from headwater.transmit.topics.catalog import CommittedOffset
 from headwater.transmit.transactions.transaction import Transaction, TransactionState
 
 _SCHEMA = """
@@ -28,9 +29,8 @@ class TransactionStore:
     """Every transactional id, in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
-        self._durable = connect(path, synchronous="full")
-        self._durable.executescript(_SCHEMA)
-        self._quick = connect(path, synchronous="normal")
+        self._durable = connect(path, _SCHEMA, synchronous="full")
+        self._quick = connect(path, _SCHEMA, synchronous="normal")
 
     def transactions(self) -> list[Transaction]:
         """All that are known."""
@@ -89,7 +89,8 @@ class TransactionStore:
 
     def forget(self, transaction_id: str) -> None:
         """Forget a transactional id."""
-        self._quick.execute("delete from transactions where id = ?", (transaction_id,))
+        with writing(self._quick) as db:
+            db.execute("delete from transactions where id = ?", (transaction_id,))
 
     def add_offsets(
         self, transaction_id: str, group: str, offsets: Iterable[tuple[TopicPartition, CommittedOffset]]
