@@ -27,7 +27,7 @@ import resource, sys, time
 from pathlib import Path
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.record import TopicPartition
-from headwater.transmit.topics.topics import Partition
+from headwater.transmit.topics.partition import Partition
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 started = time.perf_counter()
 log = PartitionLog(Path(sys.argv[1]), LogSettings())

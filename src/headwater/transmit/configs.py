@@ -410,3 +410,6 @@ def topic_config(values: Mapping[str, ConfigValue]) -> TopicConfig:
         conditional_append=text("headwater.conditional.append") == "true",
         compression=_compression(text("compression.type")),
     )
+
+
+DEFAULT_TOPIC_CONFIG = topic_config(topic_values({}, broker_values({}, {})))

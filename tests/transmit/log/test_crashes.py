@@ -12,7 +12,7 @@ from headwater.record import Record, TopicPartition
 from headwater.transmit.log.archive import copy_to_archive, link_to_archive
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.records.batch import check_batches, encode_batch
-from headwater.transmit.topics.topics import Partition
+from headwater.transmit.topics.partition import Partition
 from torture.disk import Disk
 
 SMALL = LogSettings(segment_bytes=300)
@@ -93,7 +93,7 @@ def test_an_archive_that_is_away_is_named(tmp_path: Path) -> None:
     log, copy = archived(tmp_path)
     log.close()
     copy.unlink()
-    with pytest.raises(CorruptError, match="which is not there") as caught:
+    with pytest.raises(CorruptError, match="which does not exist") as caught:
         PartitionLog(tmp_path / "orders-0", SMALL)
     assert "mount the archive" in str(caught.value.hint)
 

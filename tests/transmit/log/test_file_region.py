@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headwater.record import Record
 from headwater.transmit.log.partition import LogSettings, PartitionLog
-from headwater.transmit.log.segment import Regions
+from headwater.transmit.log.verified_regions import VerifiedRegions
 from headwater.transmit.records.batch import check_batches, encode_batch, walk
 from headwater.transmit.records.file_region import FileRegion
 
@@ -111,18 +111,18 @@ def test_a_region_gives_its_descriptor_back(tmp_path: Path) -> None:
 
 
 def test_readers_that_go_on_from_each_other_verify_every_region() -> None:
-    regions = Regions(1_000_000)
+    regions = VerifiedRegions(1_000_000)
     for position in range(0, 1_000_000, 30_000):
         length = min(30_000, 1_000_000 - position)
         assert not regions.covers(position, length)
-        regions.note(position, length, is_end=position + length == 1_000_000)
+        regions.add(position, length, is_end=position + length == 1_000_000)
     assert regions.covers(0, 1_000_000)
 
 
 def test_a_gap_between_readers_is_not_verified() -> None:
-    regions = Regions(1_000_000)
-    regions.note(0, 100_000, is_end=False)
-    regions.note(100_500, 899_500, is_end=True)
+    regions = VerifiedRegions(1_000_000)
+    regions.add(0, 100_000, is_end=False)
+    regions.add(100_500, 899_500, is_end=True)
     assert regions.covers(0, 65_536)
     assert not regions.covers(70_000, 10)
     assert regions.covers(140_000, 860_000)

@@ -21,17 +21,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
-from headwater.transmit import configs
-from headwater.transmit.configs import TopicConfig
+from headwater.transmit.configs import DEFAULT_TOPIC_CONFIG, TopicConfig
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, walk
 from headwater.transmit.records.compression import Compression
-from headwater.transmit.topics.topics import Partition
+from headwater.transmit.topics.partition import Partition
 from headwater.transmit.topics.upkeep import Upkeep
 
 DELETE_RETENTION_MS = 1000
 CONFIG: TopicConfig = replace(
-    configs.topic_config(configs.topic_values({}, configs.broker_values({}, {}))),
+    DEFAULT_TOPIC_CONFIG,
     compact=True,
     retention_ms=-1,
     min_cleanable_dirty_ratio=0.0,

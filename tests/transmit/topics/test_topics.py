@@ -14,7 +14,8 @@ from headwater.transmit.records.batch import check_batches, encode_batch
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import Catalog
 from headwater.transmit.topics.group_commit import Durability
-from headwater.transmit.topics.topics import Partition, RefusedBatch, Topics
+from headwater.transmit.topics.partition import Partition, RefusedBatch
+from headwater.transmit.topics.topics import Topics
 
 
 def open_topics(data: Path, durability: Durability = Durability.FSYNC, segment_bytes: int = 1 << 30) -> Topics:

@@ -10,13 +10,14 @@ import pytest
 
 from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
+from headwater.transmit.configs import DEFAULT_TOPIC_CONFIG
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.log.pool import FilePool
 from headwater.transmit.log.scan import scan
 from headwater.transmit.log.segment import index_path
 from headwater.transmit.records.batch import check_batches, encode_batch
 from headwater.transmit.topics import upkeep
-from headwater.transmit.topics.topics import _DEFAULT_CONFIG, Partition
+from headwater.transmit.topics.partition import Partition
 from headwater.transmit.topics.upkeep import Upkeep
 
 
@@ -74,7 +75,7 @@ def test_a_damaged_segment_is_not_compacted_and_nothing_of_it_is_lost(tmp_path: 
     path.write_bytes(content)
     before = {file.name: file.read_bytes() for file in (tmp_path / "p").glob("*.log")}
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=300))
-    config = replace(_DEFAULT_CONFIG, compact=True, delete=False, min_cleanable_dirty_ratio=0.0)
+    config = replace(DEFAULT_TOPIC_CONFIG, compact=True, delete=False, min_cleanable_dirty_ratio=0.0)
     keeping = keeper()
     asyncio.run(keeping.clean(Partition(TopicPartition("orders", 0), log, config), 5000))
     assert {file.name: file.read_bytes() for file in (tmp_path / "p").glob("*.log")} == before

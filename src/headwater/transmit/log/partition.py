@@ -20,16 +20,7 @@ from headwater.errors import CorruptError, InvalidError
 from headwater.files import sync_directory
 from headwater.transmit.log.pool import FilePool
 from headwater.transmit.log.scan import Damage
-from headwater.transmit.log.segment import (
-    NO_TIMESTAMP,
-    Segment,
-    create_segment,
-    delete_files,
-    delete_segment,
-    find_region,
-    recover_segment,
-    sealed_segment,
-)
+from headwater.transmit.log.segment import NO_TIMESTAMP, Segment, delete_files
 from headwater.transmit.log.start_offset import load_start, save_start
 from headwater.transmit.log.swap import finish_swaps
 from headwater.transmit.records.batch import BatchHeader, decode_batch, place
@@ -77,7 +68,7 @@ class PartitionLog:
             # The loss of power took records that had been deleted anyway; their offsets are not given again.
             self._segments[-1].seal()
             self._segments[-1].next_offset = start
-            self._segments.append(create_segment(directory, start, self._pool))
+            self._segments.append(Segment.create(directory, start, self._pool))
         self._bases = [segment.base_offset for segment in self._segments]
         self._start_offset = max(start, self._bases[0])
         self.high_watermark = self.end_offset
@@ -147,7 +138,7 @@ class PartitionLog:
         if segment is None:
             return b"", offset
         records: bytes | FileRegion
-        records, next_offset = find_region(segment, position, max_bytes, below) or segment.read_batches(
+        records, next_offset = segment.find_region(position, max_bytes, below) or segment.read_batches(
             position, max_bytes, below
         )
         if records:  # a reader comes back for the next offset, so keep where that is
@@ -201,7 +192,7 @@ class PartitionLog:
         if sealed.size and self.damage is None:
             sealed.sync()
             # Where the disk has no room for it, the open segment stays open.
-            self._segments.append(create_segment(self.directory, sealed.next_offset, self._pool))
+            self._segments.append(Segment.create(self.directory, sealed.next_offset, self._pool))
             self._bases.append(sealed.next_offset)
             sealed.seal()
 
@@ -222,7 +213,7 @@ class PartitionLog:
             self._start_offset = offset
         self._forget(old)
         for segment in old:
-            delete_segment(segment)
+            segment.delete()
         self._segments = self._segments[len(old) :]
         self._bases = self._bases[len(old) :]
 
@@ -233,7 +224,7 @@ class PartitionLog:
         self._forget(old)
         for segment in old:
             segment.close()
-        self._segments[at : at + len(old)] = [sealed_segment(change(), next_offset, self._pool)]
+        self._segments[at : at + len(old)] = [Segment.open_sealed(change(), next_offset, self._pool)]
         self._bases = [segment.base_offset for segment in self._segments]
 
     # -- inside -----------------------------------------------------------------------------------------------
@@ -282,8 +273,8 @@ def _open_segments(directory: Path, pool: FilePool) -> tuple[list[Segment], int]
         delete_files(path)
         paths.remove(path)
     if not paths:
-        return [create_segment(directory, start, pool)], 0
+        return [Segment.create(directory, start, pool)], 0
     ends = [int(path.stem) for path in paths[1:]]
-    sealed = [sealed_segment(path, end, pool) for path, end in zip(paths, ends, strict=False)]
-    last, dropped = recover_segment(paths[-1], pool)
+    sealed = [Segment.open_sealed(path, end, pool) for path, end in zip(paths, ends, strict=False)]
+    last, dropped = Segment.recover(paths[-1], pool)
     return [*sealed, last], dropped

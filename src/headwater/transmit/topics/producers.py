@@ -49,6 +49,14 @@ class Aborted(NamedTuple):
     last_offset: int
 
 
+def is_in_aborted(header: BatchHeader, aborted: Iterable[Aborted]) -> bool:
+    """Return whether a batch belongs to one of these aborted transactions, so that its records do not count."""
+    return header.is_transactional and any(
+        each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+        for each in aborted
+    )
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int

@@ -8,7 +8,7 @@ done in a thread on files that nobody changes, and the result is swapped in by t
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,14 +25,15 @@ from headwater.transmit.log.cleaner import (
     save_cleaned,
     write_cleaned,
 )
-from headwater.transmit.log.compaction import KEYS_MAX, Cleanable, IsAborted, cleanable_end, is_due
+from headwater.transmit.log.compaction import KEYS_MAX, Cleanable, cleanable_end, is_due
 from headwater.transmit.log.partition import PartitionLog
 from headwater.transmit.log.retention import expired_by_size, expired_by_time, is_expired
 from headwater.transmit.log.segment import Segment, save_index
 from headwater.transmit.log.swap import swap_in
-from headwater.transmit.records.batch import HEADER_BYTES, BatchHeader, read_header
-from headwater.transmit.topics.producers import Aborted
-from headwater.transmit.topics.topics import Partition, Topics
+from headwater.transmit.records.batch import HEADER_BYTES, read_header
+from headwater.transmit.topics.partition import Partition
+from headwater.transmit.topics.producers import is_in_aborted
+from headwater.transmit.topics.topics import Topics
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class Upkeep:
         base, size = self._saved.get(log.directory, (-1, 0))
         if segment.size - (size if base == segment.base_offset else 0) < SAVE_INDEX_BYTES:
             return
-        saved = segment.saved()
+        saved = segment.copy_index()
         await self._in_thread(segment.sync)
         if log.segments[-1] is segment and not log.is_closed:  # or it was sealed meanwhile, with a longer index
             save_index(segment.path, saved)
@@ -192,7 +193,7 @@ class Upkeep:
         log, config = partition.log, partition.config
         start, end, keys_max = dirty
         unread = [segment.path for segment in sealed if start < segment.next_offset <= end]
-        is_aborted = _in_any(partition.producers.aborted(log.start_offset, end))
+        is_aborted = partial(is_in_aborted, aborted=partition.producers.aborted(log.start_offset, end))
         latest = await self._in_thread(
             map_offsets, unread, start=start, end=end, keys_max=keys_max, is_aborted=is_aborted
         )
@@ -218,18 +219,6 @@ class Upkeep:
 
     async def _in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **kwargs))
-
-
-def _in_any(aborted: Sequence[Aborted]) -> IsAborted:
-    """Whether a batch was written by a transaction that was aborted; its records count for nothing."""
-
-    def is_aborted(header: BatchHeader) -> bool:
-        return header.is_transactional and any(
-            each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
-            for each in aborted
-        )
-
-    return is_aborted
 
 
 def _put_in_place(cleaned: CompactedFile) -> Path:

@@ -15,7 +15,8 @@ from headwater.errors import HeadwaterError
 from headwater.record import TopicPartition
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import CommittedOffset
-from headwater.transmit.topics.topics import RefusedBatch, Topics
+from headwater.transmit.topics.partition import RefusedBatch
+from headwater.transmit.topics.topics import Topics
 from headwater.transmit.transactions import transaction as transactions
 from headwater.transmit.transactions.store import TransactionStore
 from headwater.transmit.transactions.transaction import (

@@ -17,8 +17,8 @@ from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.records.batch import walk
 from headwater.transmit.topics.admission import RejectedRecords, TooLarge
 from headwater.transmit.topics.conditional_append import ExpectationFailed
+from headwater.transmit.topics.partition import AppendResult, Partition, RefusedBatch
 from headwater.transmit.topics.producers import NO_TIME, Refusal
-from headwater.transmit.topics.topics import AppendResult, Partition, RefusedBatch
 from headwater.transmit.transactions.transaction import ProducerClaim
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.list_offsets import DELETED_SOON

@@ -25,7 +25,7 @@ from headwater.transmit.broker.handlers.classic_groups import check_commit, chec
 from headwater.transmit.broker.node import Node
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import CommittedOffset
-from headwater.transmit.topics.topics import RefusedBatch
+from headwater.transmit.topics.partition import RefusedBatch
 from headwater.transmit.transactions.transaction import (
     ProducerClaim,
     Transaction,

@@ -25,7 +25,8 @@ from headwater.transmit.records.dead_letters import (
     SHARE_PREFIX,
     TOPIC,
 )
-from headwater.transmit.topics.topics import Partition, Topics
+from headwater.transmit.topics.partition import Partition
+from headwater.transmit.topics.topics import Topics
 
 logger = logging.getLogger(__name__)
 

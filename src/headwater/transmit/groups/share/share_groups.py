@@ -27,8 +27,9 @@ from headwater.transmit.groups.share.share_partition import (
 )
 from headwater.transmit.groups.store import GroupKind, GroupStore, StoredShare
 from headwater.transmit.records.batch import BatchHeader, walk
-from headwater.transmit.topics.producers import Aborted
-from headwater.transmit.topics.topics import Partition, Topics
+from headwater.transmit.topics.partition import Partition
+from headwater.transmit.topics.producers import is_in_aborted
+from headwater.transmit.topics.topics import Topics
 
 MEMBERS_MAX = 200
 """Kafka's own default of group.share.max.size."""
@@ -77,20 +78,13 @@ def _next_batches(
         if not there:
             break
         aborted = partition.producers.aborted(at, there[-1][1].next_offset) if settings.reads_committed else []
-        wanted = [entry for entry in there if not entry[1].is_control and not _is_aborted(entry[1], aborted)]
+        wanted = [entry for entry in there if not entry[1].is_control and not is_in_aborted(entry[1], aborted)]
         end = wanted[0][1].base_offset if wanted else there[-1][1].next_offset
         if at < end:
             share.skip(at, end - 1)
         if wanted:
             return data, wanted
     return b"", []
-
-
-def _is_aborted(header: BatchHeader, aborted: Sequence[Aborted]) -> bool:
-    return header.is_transactional and any(
-        a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset
-        for a in aborted
-    )
 
 
 class ShareGroups:
