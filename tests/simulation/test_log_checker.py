@@ -112,4 +112,7 @@ def test_storage_that_does_not_wait_for_the_disk_is_found_out() -> None:
 
 def test_nothing_happens_that_must_not() -> None:
     print(f"HEADWATER_SEED={SEED}")
-    print(clients.run(SEED, FAULTS))
+    seen = clients.run(SEED, FAULTS)
+    print(seen)
+    assert seen.crashes + seen.stops >= FAULTS
+    assert min(seen.acknowledged, seen.committed, seen.shown) > 0

@@ -12,12 +12,11 @@ from headwater.transmit.groups.consumer import (
     JOINS,
     LEAVES,
     LEAVES_FOR_NOW,
-    NOTHING,
     ConsumerError,
     ConsumerGroup,
     ConsumerHeartbeat,
-    ConsumerReply,
 )
+from headwater.transmit.groups.heartbeats import NOTHING, HeartbeatReply
 
 TOPICS = {"orders": 4}
 
@@ -42,7 +41,7 @@ def joined(*members: str) -> ConsumerGroup:
     for _ in range(3):
         for member in members:
             known = group.members[member]
-            beat(group, member, known.epoch, owned=known.has)
+            beat(group, member, known.epoch, owned=known.assigned)
     assert group.state == "Stable"
     return group
 
@@ -91,7 +90,7 @@ def test_silent_members_and_those_that_hold_on_are_overdue() -> None:
     beat(group, "c", JOINS, now=20)
     beat(group, "a", group.members["a"].epoch, now=25)
     beat(group, "b", group.members["b"].epoch, now=20)
-    assert group.members["b"].gives_up
+    assert group.members["b"].revoking
     assert group.overdue(25, session_s=100) == ["b"]
     group.remove(["b"], TOPICS)
     assert set().union(*group.target.values()) == tps(0, 1, 2, 3)
@@ -188,14 +187,14 @@ class Reconciling(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.owned)))
         del self.owned[name], self.epochs[name]
-        assert isinstance(beat(self.group, name, LEAVES, partitions=self.sizes), ConsumerReply)
+        assert isinstance(beat(self.group, name, LEAVES, partitions=self.sizes), HeartbeatReply)
 
     @rule()
     def grow(self) -> None:
         self.sizes["orders"] = min(self.sizes["orders"] + 1, 9)
 
     def take(self, name: str, reply: Any) -> None:
-        assert isinstance(reply, ConsumerReply)
+        assert isinstance(reply, HeartbeatReply)
         assert reply.epoch >= self.epochs.get(name, 0)
         self.epochs[name] = reply.epoch
         if reply.assignment is not None:

@@ -131,7 +131,7 @@ def _member(node: Node, group: ConsumerGroup, member_id: str) -> Any:
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.subscription.names),
         subscribed_topic_regex=member.subscription.pattern or None,
-        assignment=has(topic_partitions=assigned(node, member.has, has.TopicPartitions, named=True)),
+        assignment=has(topic_partitions=assigned(node, member.assigned, has.TopicPartitions, named=True)),
         target_assignment=target(
             topic_partitions=assigned(node, group.target[member.id], target.TopicPartitions, named=True)
         ),

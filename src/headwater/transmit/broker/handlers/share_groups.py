@@ -9,12 +9,12 @@ from typing import Any
 from headwater.errors import CorruptError
 from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.node import NODE_ID, Node
+from headwater.transmit.groups.heartbeats import Assignment
 from headwater.transmit.groups.kinds import kind_of
 from headwater.transmit.groups.settings import SHARE_HEARTBEAT_MS
 from headwater.transmit.groups.share.members import (
     CLOSES,
     AssignedPartition,
-    Assignment,
     MemberError,
     ShareHeartbeat,
     ShareSession,

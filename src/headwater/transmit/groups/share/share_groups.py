@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headwater.clock import Clock
+from headwater.transmit.groups.heartbeats import HeartbeatReply
 from headwater.transmit.groups.settings import SHARE_SESSION_MS, GroupSettings
 from headwater.transmit.groups.share.dead_letter_writer import DeadLetterWriter, GivenUpRange
 from headwater.transmit.groups.share.members import (
@@ -15,7 +16,6 @@ from headwater.transmit.groups.share.members import (
     MemberError,
     ShareGroup,
     ShareHeartbeat,
-    ShareReply,
     ShareSessions,
 )
 from headwater.transmit.groups.share.share_partition import (
@@ -133,7 +133,7 @@ class ShareGroups:
 
     # -- members ----------------------------------------------------------------------------------------------
 
-    def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareReply | MemberError:
+    def heartbeat(self, group_id: str, request: ShareHeartbeat) -> HeartbeatReply | MemberError:
         """Keep a member in, and begin the partitions it is given."""
         group = self._groups.get(group_id)
         if group is None:
@@ -172,9 +172,9 @@ class ShareGroups:
         for group_id, member in self.sessions.drop_connection(connection):
             self.close_session(group_id, member, politely=False)
         for group in self._groups.values():
-            cut_off = [m for m in group.cut_off(connection) if not self.sessions.is_open(group.id, m)]
-            if cut_off:
-                group.remove(cut_off, self._topics.sizes())
+            gone = [m for m in group.disconnect(connection) if not self.sessions.is_open(group.id, m)]
+            if gone:
+                group.remove(gone, self._topics.sizes())
 
     def delete(self, group: str) -> None:
         """Forget a group and where it stood."""
@@ -265,10 +265,10 @@ class ShareGroups:
                 self._save(key)
                 self.waiters.wake(key[0])
         for group in self._groups.values():
-            silent = group.silent(now, self.settings(group.id).number(SHARE_SESSION_MS) / 1000)
-            if silent:
-                group.remove(silent, self._topics.sizes())
-            for member in silent:
+            timed_out = group.timed_out(now, self.settings(group.id).number(SHARE_SESSION_MS) / 1000)
+            if timed_out:
+                group.remove(timed_out, self._topics.sizes())
+            for member in timed_out:
                 self.close_session(group.id, member, politely=False)
         for group_id, member in [who for who, until in self._leaving.items() if until <= now]:
             self.close_session(group_id, member, politely=False)
