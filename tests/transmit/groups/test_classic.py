@@ -548,7 +548,7 @@ def test_nobody_waits_for_ever(steps: list[tuple[str, int, str | None, tuple[tup
         check_invariants(world)
     assert all(len(replies) == 1 for replies in answers)
     group = world.groups.get("g")
-    assert group is None or (group.state, group.members, group.awaited_ids) == (GroupState.EMPTY, {}, {})
+    assert group is None or (group.state, group.members, group.reserved_ids) == (GroupState.EMPTY, {}, {})
 
 
 def check_invariants(world: World) -> None:

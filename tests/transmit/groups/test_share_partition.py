@@ -64,10 +64,10 @@ def test_a_lock_that_times_out_is_a_delivery() -> None:
         assert acquire(partition, "a", 0, 1, now=count * 100.0) == [(0, 1, count)]
         assert not partition.expire(LIMITS, now=count * 100.0 + 9.9)
         assert partition.expire(LIMITS, now=count * 100.0 + 10)
-    (letter,) = partition.take_letters()
+    (letter,) = partition.take_given_up()
     assert (letter.first, letter.last, letter.count, letter.state) == (0, 1, 3, RecordState.ARCHIVING)
     assert partition.start == 0
-    partition.bury(letter)
+    partition.archive(letter)
     assert partition.start == 2
 
 
@@ -140,7 +140,7 @@ def test_what_is_kept_brings_back_what_was_lent_and_nothing_that_is_done() -> No
     say(partition, "a", 2, 5, Ack.ACCEPT, Ack.REJECT, Ack.RELEASE, Ack.ACCEPT)
     again = SharePartition(partition.start, partition.spans())
     assert acquire(again, "b", 0, 9) == [(0, 1, 2), (4, 4, 2), (6, 9, 2)]
-    assert [letter.first for letter in again.take_letters()] == [3]
+    assert [letter.first for letter in again.take_given_up()] == [3]
 
 
 def test_a_log_that_has_become_shorter_takes_its_states_along() -> None:
@@ -221,11 +221,11 @@ class Sharing(RuleBasedStateMachine):
         self.holder = {n: held for n, held in self.holder.items() if held[1] > self.now}
         self.collect()
 
-    @rule(member=st.sampled_from("abc"), politely=st.booleans())
-    def leave(self, member: str, politely: bool) -> None:
-        self.partition.release(member, LIMITS, politely=politely)
+    @rule(member=st.sampled_from("abc"), is_clean=st.booleans())
+    def leave(self, member: str, is_clean: bool) -> None:
+        self.partition.release(member, LIMITS, is_clean=is_clean)
         for n, held in self.holder.items():
-            if politely and held[0] == member:
+            if is_clean and held[0] == member:
                 self.count[n] -= 1
         self.holder = {n: held for n, held in self.holder.items() if held[0] != member}
         self.collect()
@@ -233,7 +233,7 @@ class Sharing(RuleBasedStateMachine):
     @rule()
     def bury(self) -> None:
         for letter in self.dying:
-            self.partition.bury(letter)
+            self.partition.archive(letter)
         self.dying = []
 
     @rule()
@@ -245,7 +245,7 @@ class Sharing(RuleBasedStateMachine):
         self.collect()
 
     def collect(self) -> None:
-        for letter in self.partition.take_letters():
+        for letter in self.partition.take_given_up():
             self.dying.append(letter)
             self.done.update(range(letter.first, letter.last + 1))
 

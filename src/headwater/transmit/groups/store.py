@@ -1,7 +1,7 @@
-"""What the broker remembers of groups besides their committed offsets: kind, settings, and how queues stand.
+"""Groups on disk, besides their committed offsets: their kinds, their configs, and the state of share groups.
 
-Tables in `meta.db`, beside the catalog's. As with committed offsets, what was answered survives the death of the
-process at once, and the loss of power up to the last second or so. Used from the broker's thread only.
+Tables in `meta.db`, next to the catalog's. As with committed offsets, a change survives a crash of the process at
+once, and a power failure after about a second. Used from the broker's thread only.
 """
 
 import json
@@ -26,7 +26,7 @@ _REASONS = [None, Reason.REJECTED, Reason.LIMIT]
 
 
 class GroupKind(StrEnum):
-    """Which protocol a group speaks; named as Kafka's admin tools show it."""
+    """The protocol of a group, named as in Kafka's admin tools."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -35,7 +35,7 @@ class GroupKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredShare:
-    """One partition of one share group."""
+    """The state of one partition of a share group."""
 
     group: str
     topic_id: uuid.UUID
@@ -45,7 +45,7 @@ class StoredShare:
 
 
 class GroupStore:
-    """The tables in the file at `path`."""
+    """The tables of groups in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
         self._db = connect(path, _SCHEMA, synchronous="normal")
@@ -59,7 +59,7 @@ class GroupStore:
     # -- kinds ------------------------------------------------------------------------------------------------
 
     def kinds(self) -> dict[str, GroupKind]:
-        """Groups of the newer protocols; one that is not here is classic."""
+        """Return the kinds of groups of the newer protocols; all others are classic."""
         return self._kinds
 
     def set_kind(self, group: str, kind: GroupKind) -> None:
@@ -70,23 +70,23 @@ class GroupStore:
         self._kinds[group] = kind
 
     def delete(self, group: str) -> None:
-        """Forget a group, but for its settings, which Kafka keeps too."""
+        """Delete a group, except for its configs, which Kafka keeps too."""
         with writing(self._db) as db:
             db.execute("delete from group_kinds where group_id = ?", (group,))
             db.execute("delete from shares where group_id = ?", (group,))
         self._kinds.pop(group, None)
 
-    # -- settings ---------------------------------------------------------------------------------------------
+    # -- configs ----------------------------------------------------------------------------------------------
 
     def configs(self, group: str) -> dict[str, str]:
-        """What was set for a group, without the defaults."""
+        """Return the configs set on a group, without defaults."""
         return self._configs.get(group, {})
 
     def configured(self) -> list[str]:
         return sorted(group for group, configs in self._configs.items() if configs)
 
     def set_configs(self, group: str, configs: dict[str, str]) -> None:
-        """Replace what was set for a group."""
+        """Replace the configs set on a group."""
         with writing(self._db) as db:
             db.execute("delete from group_configs where group_id = ?", (group,))
             db.executemany(

@@ -204,7 +204,7 @@ def _lend(
         if room <= 0 or count <= 0:
             break
         try:
-            lent = node.queues.lend(
+            lent = node.queues.acquire(
                 request.group_id,
                 request.member_id,
                 place,
