@@ -50,7 +50,7 @@ def make(directory: Path, segments: int) -> None:
             file.truncate(GIB)
         index = SparseIndex()
         for batch in range(0, records, max(1, INTERVAL_BYTES // BATCH_BYTES)):
-            index.note(batch, batch * BATCH_BYTES, batch)
+            index.add(batch, batch * BATCH_BYTES, batch)
         index.save(path.with_suffix(".index"), size=GIB, next_offset=base + records, max_timestamp=records)
     value = bytes(BATCH_BYTES - 100)
     batch_data = bytearray(encode_batch([Record(value=value, timestamp_ms=1)]))

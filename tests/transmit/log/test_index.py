@@ -16,7 +16,7 @@ def test_looking_starts_at_or_before_the_batch_that_is_wanted(batches: list[tupl
     index = SparseIndex()
     placed, position, newest = [], 0, -1
     for number, (size, timestamp) in enumerate(batches):
-        index.note(number, position, newest)
+        index.add(number, position, newest)
         placed.append((position, timestamp))
         position, newest = position + size, max(newest, timestamp)
     offset = wanted % len(batches)
@@ -28,8 +28,8 @@ def test_looking_starts_at_or_before_the_batch_that_is_wanted(batches: list[tupl
 
 def test_an_index_is_read_back_only_for_the_segment_it_was_made_for(tmp_path: Path) -> None:
     index = SparseIndex()
-    index.note(0, 0, -1)
-    index.note(40, 9000, 77)
+    index.add(0, 0, -1)
+    index.add(40, 9000, 77)
     path = tmp_path / "00.index"
     index.save(path, size=12_000, next_offset=60, max_timestamp=99)
     loaded = load_saved(path, size_wanted=12_000)
@@ -43,7 +43,7 @@ def test_an_index_is_read_back_only_for_the_segment_it_was_made_for(tmp_path: Pa
 def test_a_damaged_index_is_not_read(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:
         index = SparseIndex()
-        index.note(0, 0, -1)
+        index.add(0, 0, -1)
         path = Path(directory) / "00.index"
         index.save(path, size=100, next_offset=1, max_timestamp=5)
         content = bytearray(path.read_bytes())

@@ -265,7 +265,7 @@ def test_a_batch_larger_than_a_segment_is_kept_whole(tmp_path: Path) -> None:
 def test_an_offset_outside_the_log_is_out_of_range(tmp_path: Path, offset: int) -> None:
     log = PartitionLog(tmp_path / "p", SMALL)
     append(log, b"a", b"b")
-    with pytest.raises(OffsetOutOfRange, match="it holds 0 to 2"):
+    with pytest.raises(OffsetOutOfRange, match="it has offsets 0 to 2"):
         log.read(offset, 100)
     assert log.read(2, 100) == b""
     log.close()
@@ -388,7 +388,7 @@ def test_a_deleted_record_is_not_found_by_time(tmp_path: Path) -> None:
         append(log, b"%d" % n, timestamp_ms=n)
     log.delete_before(2)
     assert log.offset_of_time(0) == TimestampOffset(timestamp_ms=2, offset=2)
-    with pytest.raises(OffsetOutOfRange, match="it holds 2 to 4"):
+    with pytest.raises(OffsetOutOfRange, match="it has offsets 2 to 4"):
         log.read(1, 100)
     log.close()
 

@@ -151,7 +151,7 @@ def test_where_even_that_is_not_enough_the_log_starts_with_what_is_left(
 
 def test_records_leave_room_for_other_things(tmp_path: Path) -> None:
     DiskReserve(tmp_path, reserved_bytes=0).take(1)
-    with pytest.raises(OSError, match="No space left on device: 1048576 MB are kept") as caught:
+    with pytest.raises(OSError, match="No space left on device: 1048576 MB are reserved") as caught:
         DiskReserve(tmp_path, reserved_bytes=1 << 40).take(1)
     assert caught.value.errno == errno.ENOSPC
 

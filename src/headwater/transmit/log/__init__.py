@@ -1,4 +1,4 @@
-"""The log on disk: files only. Knows record batches, but no message, no socket and no clock.
+"""The log on disk: files only. It handles record batches, but no messages, sockets or clocks.
 
 partition, segment, index        a partition's log, its segment files and their sparse indexes
 start_offset, producer_snapshot  small files next to the segments

@@ -1,7 +1,7 @@
-"""Moving sealed segments to another directory, from which they are still read.
+"""Move sealed segments to an archive directory, where they stay readable.
 
-The log keeps a link in the segment's place, so opening, reading and deleting find it where it was. The copy is
-whole and on the disk before the link replaces the file: after a crash one or the other is there.
+A link replaces the segment's file, so opening, reading and deleting still work by its path. The copy is complete
+and on disk before the link replaces the file: after a crash there is either the file or the link.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from headwater.files import replacing, sync_directory, sync_file
 
 
 def copy_to_archive(path: Path, archive: Path) -> Path:
-    """Copy a segment's file into the archive's folder for its partition; return the copy. May take long."""
+    """Copy a segment's file into its partition's folder in the archive; return its path. Can take long."""
     folder = archive / path.parent.name
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / path.name
@@ -27,7 +27,7 @@ def copy_to_archive(path: Path, archive: Path) -> Path:
 
 
 def link_to_archive(path: Path, copy: Path) -> Path:
-    """Put a link to the copy in the place of the segment's file."""
+    """Replace a segment's file by a link to its copy."""
     with replacing(path, path.with_suffix(".link")) as link:
         link.unlink(missing_ok=True)
         link.symlink_to(copy)

@@ -325,7 +325,7 @@ class Segment:
 
     def _add(self, header: BatchHeader) -> None:
         newest = self.max_timestamp
-        self._file().index.note(header.base_offset - self.base_offset, self.size, newest)
+        self._file().index.add(header.base_offset - self.base_offset, self.size, newest)
         self.size += header.size
         self.next_offset = header.next_offset
         if header.max_timestamp > newest:
