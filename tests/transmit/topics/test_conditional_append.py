@@ -33,7 +33,7 @@ def test_version_is_the_offset_of_the_last_record_of_a_key(keys: list[bytes | No
     versions = KeyVersions(Path(":memory:"))
     last: dict[bytes, int] = {}
     for offset, key in enumerate(keys):
-        versions.note([Record(key=key, offset=offset)], offset + 1)
+        versions.add([Record(key=key, offset=offset)], offset + 1)
         if key is not None:
             last[key] = offset
     assert all(versions.version(key) == last.get(key, NO_VERSION) for key in (b"a", b"b", b"", b"c"))
@@ -54,7 +54,7 @@ def test_expected_offset_must_be_the_end() -> None:
 def test_expected_version_must_be_the_keys() -> None:
     versions = KeyVersions(Path(":memory:"))
     check_expectations(expecting(EXPECTED_VERSION, b"-1"), versions, 0)
-    versions.note([Record(key=b"a", offset=3)], 4)
+    versions.add([Record(key=b"a", offset=3)], 4)
     check_expectations(expecting(EXPECTED_VERSION, b"3"), versions, 4)
     with pytest.raises(ExpectationFailed, match="the version of key b'a' is 3, expected -1"):
         check_expectations(expecting(EXPECTED_VERSION, b"-1"), versions, 4)

@@ -18,7 +18,7 @@ from headwater.transmit.log.partition import PartitionLog
 from headwater.transmit.log.producer_snapshot import load_snapshots, save_snapshot
 from headwater.transmit.records.batch import BatchHeader, check_batches
 from headwater.transmit.records.control import Marker, encode_marker, read_marker
-from headwater.transmit.topics.admission import admit, stored_as
+from headwater.transmit.topics.admission import admit, recompress_batches
 from headwater.transmit.topics.conditional_append import Expectations
 from headwater.transmit.topics.producers import NO_TIME, ProducerStates, Refusal
 
@@ -28,7 +28,7 @@ Wake = Callable[[], None]
 
 
 class RefusedBatch(InvalidError):
-    """An idempotent producer's batch that does not follow the last one."""
+    """An idempotent producer's batch was rejected for its epoch, sequence number or transaction."""
 
     def __init__(self, message: str, refusal: Refusal) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class RefusedBatch(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendResult:
-    """Where records went: from `base_offset` up to before `next_offset`."""
+    """The offsets of appended records, [base_offset, next_offset)."""
 
     base_offset: int
     next_offset: int
@@ -45,7 +45,7 @@ class AppendResult:
 
 
 class Partition:
-    """One partition: its log, its producers, and who waits for it to grow."""
+    """One partition: its log, its producers, and the readers and producers that wait for its high watermark."""
 
     def __init__(
         self, name: TopicPartition, log: PartitionLog, config: TopicConfig = DEFAULT_TOPIC_CONFIG
@@ -61,31 +61,31 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """What readers may see that want only committed records: below it no transaction is undecided."""
+        """The end of what readers of committed records see: no transaction below it is undecided."""
         return self.producers.last_stable_offset(self.log.high_watermark)
 
     def append(self, records: memoryview, *, now_ms: int = NO_TIME, transactional: bool = False) -> AppendResult:
-        """Check record batches and write them; a batch that was written before is not written again."""
+        """Check record batches and write them; a duplicate is not written again."""
         self._check_disk()
         headers = check_batches(records)
         if not headers:
             raise InvalidError(f"cannot append to {self.name}: the request has no record batch")
         for header in headers:
             _check_produced(self.name, header)
-            known = self.producers.check(header)
-            if known is None and header.is_transactional and not transactional:
-                known = Refusal.NOT_IN_TRANSACTION
-            if isinstance(known, Refusal):
+            verdict = self.producers.check(header)
+            if verdict is None and header.is_transactional and not transactional:
+                verdict = Refusal.NOT_IN_TRANSACTION
+            if isinstance(verdict, Refusal):
                 raise RefusedBatch(
                     f"cannot append to {self.name}: producer {header.producer_id} sent sequence "
-                    f"{header.base_sequence}: {known.value}",
-                    known,
+                    f"{header.base_sequence}: {verdict.value}",
+                    verdict,
                 )
-            if known is not None:
-                return AppendResult(base_offset=known, next_offset=known + header.last_offset_delta + 1)
+            if verdict is not None:  # the offset of a duplicate
+                return AppendResult(base_offset=verdict, next_offset=verdict + header.last_offset_delta + 1)
         headers = admit(self.name, records, headers, self.config, now_ms)
         if self.config.compression is not None:
-            records, headers = stored_as(self.name, records, headers, self.config)
+            records, headers = recompress_batches(self.name, records, headers, self.config)
         base_offset = self._write_if_expected(records, headers)
         offset = base_offset
         for header in headers:
@@ -95,12 +95,12 @@ class Partition:
         return AppendResult(base_offset=base_offset, next_offset=offset, log_append_time_ms=stamped)
 
     def append_marker(self, marker: Marker, *, now_ms: int) -> AppendResult:
-        """Write the end of a producer's transaction."""
+        """Write the marker that ends a producer's transaction."""
         self._check_disk()
         if self.producers.is_stale(marker):
             raise RefusedBatch(
                 f"cannot end the transaction of producer {marker.producer_id} in {self.name}: epoch "
-                f"{marker.producer_epoch} is over",
+                f"{marker.producer_epoch} is fenced",
                 Refusal.STALE_EPOCH,
             )
         batch = encode_marker(marker, timestamp_ms=now_ms)
@@ -109,25 +109,25 @@ class Partition:
         return AppendResult(base_offset=offset, next_offset=offset + 1)
 
     def save_producers(self, offset: int) -> None:
-        """Keep what is known of producers, so that the next start need not read what is before the offset."""
+        """Save a snapshot of the producers, so that the next start need not read batches before the offset."""
         self.producers.forget_aborted(self.log.start_offset)
         try:
             save_snapshot(self.log.directory, offset, self.producers.dump())
             self._saved_at = offset
         except OSError as error:
-            # It saves time at the next start and nothing else.
+            # The snapshot only saves time at the next start.
             logger.warning("cannot save the producers of %s: %s", self.name, error)
 
     def delete_before(self, offset: int) -> None:
-        """Let the log start at an offset; what is known of producers by the batches that go with it is kept."""
+        """Delete records before an offset; the producers' states in deleted batches are saved first."""
         sealed = [segment for segment in self.log.segments[:-1] if segment.next_offset <= offset]
         if sealed and self._saved_at < sealed[-1].next_offset:
-            self.log.sync()  # a snapshot of what the disk loses would be thrown away
+            self.log.sync()  # a snapshot ahead of the log on disk would be discarded at the next start
             self.save_producers(self.log.end_offset)
         self.log.delete_before(offset)
 
     async def wait_durable(self, offset: int) -> None:
-        """Wait until everything before the offset is as durable as promised."""
+        """Wait until the high watermark reaches the offset."""
         if self.log.high_watermark >= offset:
             return
         if self._broken is not None:
@@ -137,7 +137,7 @@ class Partition:
         await future
 
     def advance(self, offset: int) -> None:
-        """Raise the high watermark and wake who waited for it."""
+        """Raise the high watermark, and wake the readers and producers that wait for it."""
         if offset <= self.log.high_watermark:
             return
         self.log.high_watermark = offset
@@ -151,7 +151,7 @@ class Partition:
             wake()
 
     def fail(self, error: OSError) -> None:
-        """Take no more records: after a failed sync nobody knows what the disk holds until it is read again."""
+        """Reject further records: after a failed sync, the disk's content is unknown until it is read again."""
         self._broken = error
         while self._acks:
             _, future = self._acks.popleft()
@@ -159,7 +159,7 @@ class Partition:
                 future.set_exception(UnavailableError(f"cannot sync {self.name}: {error}"))
 
     def close(self) -> None:
-        """Wait for the disk, save what the next start needs, and close the files."""
+        """Sync, save a snapshot of the producers, and close the files."""
         self.log.sync()
         if self.log.end_offset > self._saved_at:
             self.save_producers(self.log.end_offset)
@@ -168,7 +168,7 @@ class Partition:
         self.log.close()
 
     def on_advance(self, wake: Wake) -> None:
-        """Call `wake` once when there is more to read."""
+        """Call `wake` once when the high watermark rises."""
         self._readers.add(wake)
 
     def forget(self, wake: Wake) -> None:
@@ -181,25 +181,25 @@ class Partition:
             raise UnavailableError(f"cannot append to {self.name}: {self.log.damage}")
 
     def _write_if_expected(self, data: memoryview, headers: list[BatchHeader]) -> int:
-        """Write what arrives, in a topic with conditional append only if what the records expect still holds."""
+        """Write batches; with conditional append, only if the conditions of their records are true."""
         if not self.config.conditional_append:
             return self._write(data, headers)
         expectations = self._expectations = self._expectations or Expectations(self.log)
         records = expectations.check(data, headers)
         offset = self._write(data, headers)
-        expectations.note(records, offset)
+        expectations.add(records, offset)
         return offset
 
     def _write(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
         offset = self.log.append(data, headers)
         if offset == self.log.open_segment_offset > 0:
-            self.save_producers(offset)  # a segment was sealed: this is the first batch of the next one
+            self.save_producers(offset)  # the previous segment was sealed: this is the first batch of the next
         return offset
 
 
 def _open_producers(log: PartitionLog) -> tuple[ProducerStates, int]:
-    """What is known of a partition's producers: the newest snapshot, its offset, and the batches behind it."""
-    # Without a snapshot from the first batch on that is left, also if its records count as deleted.
+    """Return the producers of a log and the offset of their snapshot: the newest one, and all batches after it."""
+    # Without a snapshot, read from the first batch in the files, even if its records count as deleted.
     saved_at, body = next(load_snapshots(log.directory, log.end_offset), (log.segments[0].base_offset, None))
     states = ProducerStates() if body is None else ProducerStates.load(body)
     for header, control in log.batches_since(saved_at):
@@ -212,11 +212,11 @@ def _open_producers(log: PartitionLog) -> tuple[ProducerStates, int]:
 
 
 def _check_produced(name: TopicPartition, header: BatchHeader) -> None:
-    """What producers may send, as Kafka checks it: offsets must not be skipped, and markers are not theirs."""
+    """Raise InvalidError for batches that skip offsets and for control batches, as Kafka does."""
     if header.count < 1 or header.last_offset_delta != header.count - 1:
         raise InvalidError(
             f"cannot append to {name}: a batch of {header.count} records "
-            f"says that its last offset is {header.last_offset_delta} behind its first"
+            f"has a last offset delta of {header.last_offset_delta}"
         )
     if header.is_control:
-        raise InvalidError(f"cannot append to {name}: control batches are written by the broker only")
+        raise InvalidError(f"cannot append to {name}: only the broker may write control batches")

@@ -22,7 +22,7 @@ from headwater.transmit.topics.partition import AppendResult, Partition
 from headwater.transmit.topics.producers import NO_TIME
 
 PARTITIONS_MAX = 10_000
-_FOLDER_NAME_MAX = 200  # of a topic's name: file systems end at 255 bytes, Kafka's names at 249
+_FOLDER_NAME_MAX = 200  # of the topic's name: file systems allow 255 bytes, Kafka allows names of 249
 
 
 class Topics:
@@ -45,24 +45,24 @@ class Topics:
             **(static_configs or {}),
         }
         self._pool = FilePool()
-        self._room = DiskReserve(directory)
+        self._disk_reserve = DiskReserve(directory)
         self.commit = GroupCommit(self._on_synced)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
         for entry in catalog.topics.values():
             self._open(entry)
 
-    # -- what there is ----------------------------------------------------------------------------------------
+    # -- lookup -----------------------------------------------------------------------------------------------
 
     def entries(self) -> list[TopicEntry]:
         return sorted(self._catalog.topics.values(), key=lambda entry: entry.name)
 
     def sizes(self) -> dict[str, int]:
-        """How many partitions each topic has."""
+        """Return the number of partitions of each topic."""
         return {entry.name: entry.partitions for entry in self._catalog.topics.values()}
 
     def entry(self, topic: str | uuid.UUID) -> TopicEntry | None:
-        """A topic by its name or its id."""
+        """Return a topic by its name or id."""
         if isinstance(topic, str):
             return self._catalog.topics.get(topic)
         return self._catalog.topic_by_id(topic)
@@ -76,20 +76,19 @@ class Topics:
     # -- configs ----------------------------------------------------------------------------------------------
 
     def broker_configs(self) -> dict[str, ConfigValue]:
-        """Every config of the broker as it stands."""
+        """Return every config of the broker with its current value."""
         changed: dict[str, str] = {}
-        for values in self._catalog.configs(
-            ConfigResource.BROKER
-        ).values():  # the default for all, then this node's
+        # In this order: the default for all brokers, then this node's.
+        for values in self._catalog.configs(ConfigResource.BROKER).values():
             changed.update(values)
         return configs.broker_values(self._static_configs, changed)
 
     def topic_configs(self, entry: TopicEntry) -> dict[str, ConfigValue]:
-        """Every config of a topic as it stands."""
+        """Return every config of a topic with its current value."""
         return configs.topic_values(entry.configs, self.broker_configs())
 
     def apply_configs(self, names: Iterable[str]) -> None:
-        """Let the partitions of topics follow configs that were changed in the catalog."""
+        """Apply configs that were changed in the catalog to the partitions of topics."""
         broker = self.broker_configs()
         for name in names:
             entry = self._catalog.topics[name]
@@ -100,20 +99,20 @@ class Topics:
                     partition.config = config
                     partition.log.settings = LogSettings(segment_bytes=config.segment_bytes)
 
-    # -- changing it ------------------------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, values: dict[str, str]) -> TopicEntry:
         """Create a topic."""
         check_topic_name(name)
         if name in self._catalog.topics:
-            raise ConflictError(f"cannot create topic {name!r}: it exists")
+            raise ConflictError(f"cannot create topic {name!r}: it already exists")
         _check_partitions(name, partitions)
         configs.check_configs(ConfigResource.TOPIC, values)
         entry = self._catalog.create_topic(name, partitions, values)
         try:
             self._open(entry)
         except OSError as error:
-            self.delete(name)  # or the broker would not start again
+            self.delete(name)  # or the broker could not start again
             raise UnavailableError(f"cannot create topic {name!r}: {error}") from error
         return entry
 
@@ -124,7 +123,7 @@ class Topics:
         if partitions <= entry.partitions:
             raise InvalidError(
                 f"cannot give topic {name!r} {partitions} partitions: it has {entry.partitions}, "
-                "and partitions cannot be taken away"
+                "and partitions cannot be removed"
             )
         self._open(self._catalog.grow_topic(name, partitions))
 
@@ -138,37 +137,38 @@ class Topics:
                 continue  # its creation failed
             del self._by_log[partition.log]
             partition.log.close()
-            partition.advance(partition.log.end_offset)  # so that nobody waits for it any more
+            partition.advance(partition.log.end_offset)  # wakes everything that waits for it
             for segment in partition.log.segments:
                 if segment.path.is_symlink():
-                    segment.delete()  # from the archive
-            # Upkeep may be writing a file there; the folder carries the topic's id, so a rest of it is no harm.
+                    segment.delete()  # also deletes the copy in the archive
+            # Upkeep may be writing a file there. The folder's name contains the topic's id, so leftovers do no
+            # harm.
             shutil.rmtree(partition.log.directory, ignore_errors=True)
 
     def append(
         self, partition: Partition, records: memoryview, *, now_ms: int = NO_TIME, transactional: bool = False
     ) -> AppendResult:
-        """Append, and see to it that the high watermark follows."""
-        self._room.take(len(records))
+        """Append record batches, and raise the high watermark when they are durable."""
+        self._disk_reserve.take(len(records))
         return self._follow(partition, partition.append(records, now_ms=now_ms, transactional=transactional))
 
     def append_marker(self, partition: Partition, marker: Marker, *, now_ms: int) -> AppendResult:
-        """End a producer's transaction in a partition."""
+        """Write the marker that ends a producer's transaction in a partition."""
         return self._follow(partition, partition.append_marker(marker, now_ms=now_ms))
 
     def expire_producers(self, now_ms: int, after_ms: int) -> None:
-        """Forget producers that have written nothing for so long."""
+        """Remove producers that have written nothing for `after_ms`."""
         for partition in self._partitions.values():
             partition.producers.expire(now_ms, after_ms)
 
     def sync_all(self) -> None:
-        """Have every log synced soon; called at intervals where the durability says so."""
+        """Queue the logs with interval durability for a sync; called periodically."""
         for partition in self._partitions.values():
             if partition.config.durability == Durability.INTERVAL:
                 self.commit.request(partition.log)
 
     async def close(self) -> None:
-        """Wait for the disk and close every file."""
+        """Sync and close all partitions."""
         await self.commit.drain()
         self.commit.close()
         for partition in self._partitions.values():
@@ -181,8 +181,8 @@ class Topics:
         for number in range(entry.partitions):
             name = TopicPartition(entry.name, number)
             if name not in self._partitions:
-                # The topic's id is in the folder's name, so a topic that is deleted and made anew starts empty
-                # even if the deletion was cut short.
+                # The topic's id is in the folder's name, so a topic that is deleted and created again starts empty
+                # even if the deletion was interrupted.
                 folder = f"{entry.name[:_FOLDER_NAME_MAX]}-{number}-{entry.id.hex[:8]}"
                 settings = LogSettings(segment_bytes=config.segment_bytes)
                 log = PartitionLog(self._directory / folder, settings, self._pool)
