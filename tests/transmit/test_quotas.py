@@ -17,7 +17,7 @@ from headwater.transmit.client.quotas import alter_quotas, list_quotas
 from headwater.transmit.quotas import (
     DEFAULT,
     METERS_MAX,
-    REQUEST_REST_S_MAX,
+    REQUEST_THROTTLE_S_MAX,
     WINDOW_S,
     Bucket,
     Entity,
@@ -81,7 +81,7 @@ def test_a_percentage_is_of_one_threads_time_and_the_rest_is_bounded() -> None:
     quotas = Quotas({Entity(USER): {QuotaKind.REQUEST: 50.0}})
     assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 5.0, now=0.0) == 0
     assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 0.25, now=0.0) == 0.5
-    assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 100.0, now=0.0) == REQUEST_REST_S_MAX
+    assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 100.0, now=0.0) == REQUEST_THROTTLE_S_MAX
 
 
 def test_names_from_outside_do_not_fill_the_memory() -> None:
