@@ -34,7 +34,7 @@ def beat(group: ConsumerGroup, member: str, epoch: int, now: float = 0.0, **said
 
 
 def joined(*members: str) -> ConsumerGroup:
-    """A group that is stable with these members."""
+    """Return a group that is stable with these members."""
     group = ConsumerGroup(id="g")
     for member in members:
         beat(group, member, JOINS)
@@ -46,7 +46,7 @@ def joined(*members: str) -> ConsumerGroup:
     return group
 
 
-def test_a_partition_is_given_up_before_another_gets_it() -> None:
+def test_a_partition_is_revoked_before_it_is_assigned_to_another_member() -> None:
     group = joined("a")
     assert beat(group, "b", JOINS).assignment == NOTHING
     reply = beat(group, "a", 1)
@@ -70,7 +70,7 @@ def test_a_member_of_another_epoch_is_fenced() -> None:
     assert beat(group, "a", LEAVES_FOR_NOW) is ConsumerError.INVALID_REQUEST
 
 
-def test_a_member_whose_answer_was_lost_may_repeat_itself() -> None:
+def test_a_member_whose_reply_was_lost_may_retry() -> None:
     group = joined("a")
     grown = {"orders": 6}
     assert beat(group, "a", 1, partitions=grown).epoch == 2
@@ -78,12 +78,12 @@ def test_a_member_whose_answer_was_lost_may_repeat_itself() -> None:
     assert beat(group, "a", 1, owned=tps(9), partitions=grown) is ConsumerError.FENCED_EPOCH
 
 
-def test_the_group_is_full() -> None:
+def test_a_full_consumer_group_rejects_new_members() -> None:
     group = joined("a", "b", "c", "d", "e")
     assert beat(group, "f", JOINS) is ConsumerError.GROUP_FULL
 
 
-def test_silent_members_and_those_that_hold_on_are_overdue() -> None:
+def test_members_that_time_out_or_do_not_revoke_are_overdue() -> None:
     group = joined("a", "b")
     assert group.overdue(9.9, session_s=10) == []
     assert group.overdue(10, session_s=10) == ["a", "b"]
@@ -96,7 +96,7 @@ def test_silent_members_and_those_that_hold_on_are_overdue() -> None:
     assert set().union(*group.target.values()) == tps(0, 1, 2, 3)
 
 
-def test_a_static_member_keeps_its_place() -> None:
+def test_a_static_member_keeps_its_assignment() -> None:
     group = ConsumerGroup(id="g")
     beat(group, "a", JOINS, instance_id="one")
     assert beat(group, "b", JOINS, instance_id="one") is ConsumerError.UNRELEASED_INSTANCE
@@ -117,7 +117,7 @@ def test_who_may_commit() -> None:
     assert group.check_offsets("", -1) is None
 
 
-def test_range_cuts_each_topic_alike() -> None:
+def test_range_splits_each_topic_alike() -> None:
     both = frozenset({"orders", "people"})
     given = assign_range({"a": both, "b": both}, {"orders": 3, "people": 3}, {})
     assert given["a"] == tps(0, 1) | tps(0, 1, topic="people")
@@ -129,7 +129,7 @@ def subscriptions(names: str) -> st.SearchStrategy[dict[str, frozenset[str]]]:
 
 
 class Assigning(RuleBasedStateMachine):
-    """Members that come, go and change their minds; the target is even and moves no more than it must."""
+    """Members join, leave and change subscriptions; the target is balanced and moves as little as possible."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class Assigning(RuleBasedStateMachine):
 
 
 class Reconciling(RuleBasedStateMachine):
-    """Members that heartbeat in any order, some of them slowly; no partition is ever read by two."""
+    """Members send heartbeats in any order, some slowly; no partition is ever read by two members."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,12 +201,12 @@ class Reconciling(RuleBasedStateMachine):
             self.owned[name] = reply.assignment
 
     @invariant()
-    def nothing_is_read_by_two(self) -> None:
+    def no_partition_has_two_readers(self) -> None:
         owned = [tp for some in self.owned.values() for tp in some]
         assert len(owned) == len(set(owned))
 
     def teardown(self) -> None:
-        """With heartbeats alone the group settles, and everything is read."""
+        """With heartbeats alone the group becomes stable, and all partitions are assigned."""
         for _ in range(4):
             for name in self.owned:
                 said = {"owned": self.owned[name], "partitions": self.sizes}

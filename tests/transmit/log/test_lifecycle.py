@@ -1,7 +1,7 @@
-"""The life of a log against a list in memory: appends, rolls, deletions, archiving, compactions and crashes.
+"""A log against a list in memory: appends, rolls, deletions, archiving, compactions and crashes.
 
-Method: the model keeps every record ever appended. After each step, what is read must be records of the model at
-their offsets, in order, with at least the last one of each key and all that no compaction has touched.
+The model keeps every record ever appended. After each step, the log must return records of the model at their
+offsets, in order, including the last one of each key and all records that were never compacted.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class NoTopics:
 
 @contextmanager
 def crash_at(step: int) -> Iterator[None]:
-    """Die before the given change to the names in a directory."""
+    """Crash before the n-th rename or deletion of a file."""
     left = step
 
     def dying(change: Any) -> Any:
@@ -113,7 +113,7 @@ class LifeMachine(RuleBasedStateMachine):
                 offset = header.next_offset
         return found
 
-    # -- what happens -----------------------------------------------------------------------------------------
+    # -- rules ------------------------------------------------------------------------------------------------
 
     @rule(
         keys=st.lists(st.integers(0, 6), min_size=1, max_size=5),
@@ -153,7 +153,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule(archives=st.booleans())
     def expire(self, archives: bool) -> None:
-        """What is older than three seconds goes, in whole segments."""
+        """Delete or archive segments whose records are all older than three seconds."""
         archive = str(self.directory / "archive") if archives else ""
         self.partition.config = replace(self.config, retention_ms=3000, archive_dir=archive)
         asyncio.run(self.upkeep.expire(self.partition, self.clock.now_ms()))
@@ -180,7 +180,7 @@ class LifeMachine(RuleBasedStateMachine):
             self.open()
 
     def note_compaction(self, end: int) -> None:
-        """From a second pass on, a tombstone may be gone when its time is over."""
+        """From the second pass on, a tombstone may be removed after its retention."""
         self.compacted_to = max(self.compacted_to, end)
         for record in self.records[:end]:
             if record.value is None:
@@ -202,10 +202,10 @@ class LifeMachine(RuleBasedStateMachine):
         self.open()
         assert self.log.recovered_bytes == len(garbage)
 
-    # -- what must hold ---------------------------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------------------------
 
     @invariant()
-    def what_is_read_is_the_log_without_what_was_replaced(self) -> None:
+    def reads_return_the_log_without_replaced_records(self) -> None:
         if not hasattr(self, "partition"):
             return
         assert (self.log.start_offset, self.log.end_offset) == (self.start_offset, len(self.records))

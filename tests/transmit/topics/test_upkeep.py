@@ -1,4 +1,4 @@
-"""What the broker does unasked, one partition at a time."""
+"""The broker's periodic work, one partition at a time."""
 
 import asyncio
 import shutil
@@ -36,7 +36,7 @@ def keeper() -> Upkeep:
     return Upkeep(NoTopics(), ManualClock(), retention_every_s=1, clean_every_s=1)
 
 
-def test_after_a_crash_only_what_the_saved_index_does_not_cover_is_read(
+def test_after_a_crash_only_bytes_beyond_the_saved_index_are_scanned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "SAVE_INDEX_BYTES", 1000)
@@ -64,7 +64,7 @@ def test_after_a_crash_only_what_the_saved_index_does_not_cover_is_read(
     partition.log.close()
 
 
-def test_a_damaged_segment_is_not_compacted_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+def test_a_damaged_segment_is_not_compacted_and_loses_nothing(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=300))
     for n in range(10):
         append(log, b"%d" % n * 50, b"k")
@@ -83,7 +83,7 @@ def test_a_damaged_segment_is_not_compacted_and_nothing_of_it_is_lost(tmp_path: 
     log.close()
 
 
-def test_a_pool_bounds_the_files_that_are_open(tmp_path: Path) -> None:
+def test_a_pool_bounds_the_number_of_open_files(tmp_path: Path) -> None:
     pool = FilePool(limit=3)
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=1), pool)
     for n in range(20):

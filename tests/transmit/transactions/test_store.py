@@ -1,4 +1,4 @@
-"""Transactions on the disk: states come back, and offsets follow the decision."""
+"""Transactions on disk: states are restored, and offsets follow the decision."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ ONGOING = Transaction(
 
 
 @pytest.mark.parametrize("state", TransactionState)
-def test_a_transaction_comes_back_as_it_was(tmp_path: Path, state: TransactionState) -> None:
+def test_a_stored_transaction_is_loaded_unchanged(tmp_path: Path, state: TransactionState) -> None:
     Catalog(tmp_path / "meta.db").close()
     store = TransactionStore(tmp_path / "meta.db")
     store.save(replace(ONGOING, state=state))
@@ -32,7 +32,7 @@ def test_a_transaction_comes_back_as_it_was(tmp_path: Path, state: TransactionSt
 
 
 @pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
-def test_offsets_are_committed_or_dropped_with_the_decision(tmp_path: Path, state: TransactionState) -> None:
+def test_offsets_are_committed_or_discarded_with_the_decision(tmp_path: Path, state: TransactionState) -> None:
     catalog, store = Catalog(tmp_path / "meta.db"), TransactionStore(tmp_path / "meta.db")
     before = CommittedOffset(offset=1, leader_epoch=0, metadata="old")
     after = CommittedOffset(offset=9, leader_epoch=0, metadata="new")
