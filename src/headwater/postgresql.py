@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 10
 _LOCK_WAIT = "10s"
-"""How long to wait for another writer's commit; after that, the query is retried later."""
+"""The time to wait for another writer's commit; after that, the query is retried later."""
 _SILENT_CLIENT = "60s"
 """After this time the server ends an idle transaction, because the writer's machine may be gone."""
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}

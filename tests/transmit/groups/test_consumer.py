@@ -25,11 +25,11 @@ def tps(*numbers: int, topic: str = "orders") -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(topic, n) for n in numbers)
 
 
-def beat(group: ConsumerGroup, member: str, epoch: int, now: float = 0.0, **said: Any) -> Any:
+def beat(group: ConsumerGroup, member: str, epoch: int, now: float = 0.0, **fields: Any) -> Any:
     if epoch == JOINS:
-        said = {"topics": frozenset({"orders"}), "owned": NOTHING, "rebalance_timeout_s": 5.0, **said}
-    partitions = said.pop("partitions", TOPICS)
-    request = ConsumerHeartbeat(member_id=member, epoch=epoch, **said)
+        fields = {"topics": frozenset({"orders"}), "owned": NOTHING, "rebalance_timeout_s": 5.0, **fields}
+    partitions = fields.pop("partitions", TOPICS)
+    request = ConsumerHeartbeat(member_id=member, epoch=epoch, **fields)
     return group.heartbeat(request, partitions, now, members_max=5)
 
 
@@ -62,8 +62,8 @@ def test_a_partition_is_revoked_before_it_is_assigned_to_another_member() -> Non
 def test_a_member_of_another_epoch_is_fenced() -> None:
     group = joined("a")
     assert beat(group, "a", 9) is ConsumerError.FENCED_EPOCH
-    assert beat(group, "nobody", 1) is ConsumerError.UNKNOWN_MEMBER
-    assert beat(group, "nobody", LEAVES) is ConsumerError.UNKNOWN_MEMBER
+    assert beat(group, "unknown", 1) is ConsumerError.UNKNOWN_MEMBER
+    assert beat(group, "unknown", LEAVES) is ConsumerError.UNKNOWN_MEMBER
     assert beat(group, "b", JOINS, assignor="sticky") is ConsumerError.UNSUPPORTED_ASSIGNOR
     assert beat(group, "b", JOINS, topics=None, pattern="(") is ConsumerError.INVALID_REGEX
     assert beat(group, "b", JOINS, topics=None) is ConsumerError.INVALID_REQUEST
@@ -119,9 +119,9 @@ def test_who_may_commit() -> None:
 
 def test_range_splits_each_topic_alike() -> None:
     both = frozenset({"orders", "people"})
-    given = assign_range({"a": both, "b": both}, {"orders": 3, "people": 3}, {})
-    assert given["a"] == tps(0, 1) | tps(0, 1, topic="people")
-    assert given["b"] == tps(2) | tps(2, topic="people")
+    assigned = assign_range({"a": both, "b": both}, {"orders": 3, "people": 3}, {})
+    assert assigned["a"] == tps(0, 1) | tps(0, 1, topic="people")
+    assert assigned["b"] == tps(2) | tps(2, topic="people")
 
 
 def subscriptions(names: str) -> st.SearchStrategy[dict[str, frozenset[str]]]:
@@ -179,8 +179,8 @@ class Reconciling(RuleBasedStateMachine):
     @rule(data=st.data(), reports=st.booleans())
     def heartbeat(self, data: st.DataObject, reports: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.owned)))
-        said = {"owned": self.owned[name]} if reports else {}
-        self.take(name, beat(self.group, name, self.epochs[name], partitions=self.sizes, **said))
+        fields = {"owned": self.owned[name]} if reports else {}
+        self.take(name, beat(self.group, name, self.epochs[name], partitions=self.sizes, **fields))
 
     @precondition(lambda self: self.owned)
     @rule(data=st.data())
@@ -209,8 +209,8 @@ class Reconciling(RuleBasedStateMachine):
         """With heartbeats alone the group becomes stable, and all partitions are assigned."""
         for _ in range(4):
             for name in self.owned:
-                said = {"owned": self.owned[name], "partitions": self.sizes}
-                self.take(name, beat(self.group, name, self.epochs[name], **said))
+                fields = {"owned": self.owned[name], "partitions": self.sizes}
+                self.take(name, beat(self.group, name, self.epochs[name], **fields))
         if self.owned:
             assert self.group.state == "Stable"
             assert set().union(*self.owned.values()) == tps(*range(self.sizes["orders"]))

@@ -23,8 +23,8 @@ LIMITS = ShareLimits(lock_s=10, deliveries_max=3, in_flight_max=20)
 
 
 def acquire(partition: SharePartition, member: str, first: int, last: int, **kw: Any) -> list[tuple[int, ...]]:
-    asked = {"records_max": 100, "now": 0.0, "limits": LIMITS, **kw}
-    found = partition.acquire(member, [(first, last)], **asked)
+    arguments = {"records_max": 100, "now": 0.0, "limits": LIMITS, **kw}
+    found = partition.acquire(member, [(first, last)], **arguments)
     return [(span.first, span.last, span.count) for span in found]
 
 

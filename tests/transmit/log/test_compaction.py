@@ -95,14 +95,14 @@ def test_records_of_aborted_batches_are_removed_and_replace_no_others() -> None:
 
 
 def test_the_last_batch_of_a_producer_is_kept_even_without_records() -> None:
-    mine = bytearray(batch(0, ("a", "1"), ("a", "2")))
-    struct.pack_into(">qhi", mine, 43, 7, 0, 5)
-    struct.pack_into(">I", mine, 17, crc32c(mine[21:]))
-    data = bytes(mine) + batch(2, ("a", "3"))
+    last_of_producer = bytearray(batch(0, ("a", "1"), ("a", "2")))
+    struct.pack_into(">qhi", last_of_producer, 43, 7, 0, 5)
+    struct.pack_into(">I", last_of_producer, 17, crc32c(last_of_producer[21:]))
+    data = bytes(last_of_producer) + batch(2, ("a", "3"))
     left = compact(data, mapped(data), now_ms=DAY_MS, delete_retention_ms=0)
     first, _ = check_batches(left)
     assert (first.producer_id, first.count) == (7, 0)
-    again = check_batches(bytes(mine))[0]
+    again = check_batches(bytes(last_of_producer))[0]
     assert ProducerStates(check_batches(left)).check(again) == 0
     later = compact(left, mapped(left), now_ms=DAY_MS + 2, delete_retention_ms=0)
     assert [header.base_offset for header in check_batches(later)] == [2]

@@ -45,14 +45,14 @@ def test_a_region_contains_whole_batches_from_the_offset_up_to_the_bounds(
     logs: list[PartitionLog], which: int, offset: int, max_bytes: int, below: int
 ) -> None:
     log = logs[which]
-    records, behind = log.read_region(offset, max_bytes, below)
+    records, next_offset = log.read_region(offset, max_bytes, below)
     data = content(records)
     headers = [header for _, header in walk(data)]
     assert sum(header.size for header in headers) == len(data)
     assert len(data) <= max_bytes or len(headers) == 1
     if headers:
         assert headers[0].base_offset <= offset < headers[0].next_offset
-        assert headers[-1].next_offset == behind <= below
+        assert headers[-1].next_offset == next_offset <= below
         check_batches(data)
     else:
         # Every batch that fits is included.

@@ -8,11 +8,9 @@ from headwater.transmit.records.codec import read_uvarint, read_varint, write_uv
 
 
 @given(st.integers(0, 2**64 - 1), st.binary(), st.binary())
-def test_unsigned_varint_round_trip_returns_the_position_after_it(
-    value: int, before: bytes, behind: bytes
-) -> None:
-    data = before + write_uvarint(value) + behind
-    assert read_uvarint(data, len(before)) == (value, len(data) - len(behind))
+def test_unsigned_varint_round_trip_returns_the_position_after_it(value: int, before: bytes, after: bytes) -> None:
+    data = before + write_uvarint(value) + after
+    assert read_uvarint(data, len(before)) == (value, len(data) - len(after))
 
 
 @given(st.integers(-(2**63), 2**63 - 1))

@@ -84,11 +84,11 @@ def conditional(broker: Broker, topic: str = "accounts") -> None:
 def append(broker: Broker, value: bytes, key: bytes = b"a", **headers: int) -> int | None:
     """Append one record as its own batch; return None if its condition is false."""
     names = {"offset": EXPECTED_OFFSET, "version": EXPECTED_VERSION}
-    said = tuple((names[name], str(number).encode()) for name, number in headers.items())
+    conditions = tuple((names[name], str(number).encode()) for name, number in headers.items())
     with Client(broker.bootstrap_servers) as client:
         try:
             return client.produce(
-                ACCOUNTS, encode_batch([Record(key=key, value=value, headers=said, timestamp_ms=1)])
+                ACCOUNTS, encode_batch([Record(key=key, value=value, headers=conditions, timestamp_ms=1)])
             )
         except UnavailableError as error:
             assert "expected" in str(error)
@@ -113,7 +113,7 @@ def test_versions_survive_a_restart_and_the_loss_of_their_file(tmp_path: Path) -
         assert append(broker, b"opened", version=-1) == 0
     with Broker(tmp_path) as broker:
         assert append(broker, b"from nothing", version=-1) is None
-        assert append(broker, b"goes on", version=0) == 1
+        assert append(broker, b"continues", version=0) == 1
     for path in tmp_path.glob("log/*/versions.db*"):
         path.unlink()
     with Broker(tmp_path) as broker:

@@ -193,11 +193,11 @@ def test_producers_are_recovered_from_snapshots_or_the_log(tmp_path: Path, damag
 def test_opening_reads_only_the_batches_after_the_newest_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    offsets: list[int] = []
     batches_since = PartitionLog.batches_since
 
     def spy(log: PartitionLog, offset: int) -> object:
-        asked.append(offset)
+        offsets.append(offset)
         return batches_since(log, offset)
 
     async def scenario() -> None:
@@ -208,7 +208,7 @@ def test_opening_reads_only_the_batches_after_the_newest_snapshot(
         await close(topics)
         monkeypatch.setattr(PartitionLog, "batches_since", spy)
         await close(open_topics(tmp_path))
-        assert asked == [4]
+        assert offsets == [4]
 
     asyncio.run(scenario())
 

@@ -117,9 +117,9 @@ class ClassicGroup:
     reserved_ids: dict[str, float] = field(default_factory=dict)
     """Ids sent to new members, with which they have to join again, and the deadline for that."""
     deadline: float | None = None
-    """When the current round continues without the missing members."""
+    """The time at which the current round continues without missing members."""
     initial_delay_s: float = 0.0
-    """How long the first round of an empty group waits for another member after each join."""
+    """The time that the first round of an empty group waits for another member after each join."""
     first_round_deadline: float | None = None
     """While the first round waits for more members: its latest end."""
 

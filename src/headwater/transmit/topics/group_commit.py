@@ -14,7 +14,7 @@ from headwater.transmit.log.partition import PartitionLog
 
 
 class Durability(StrEnum):
-    """When an appended record counts as durable."""
+    """The point at which an appended record counts as durable."""
 
     FSYNC = "fsync"
     """It is synced before it is acknowledged, and survives a power failure."""

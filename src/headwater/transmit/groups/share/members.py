@@ -62,7 +62,7 @@ class ShareMember:
     connection: object = None
     """The connection of its last heartbeat."""
     is_disconnected: bool = False
-    """Whether that connection was closed."""
+    """True if that connection was closed."""
 
 
 @dataclass(slots=True, kw_only=True)
