@@ -6,7 +6,7 @@ value is the one set on the topic, else the broker's (whose name may differ: `lo
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from headwater.errors import InvalidError
@@ -113,15 +113,7 @@ def _int(name: str, default: int, doc: str, low: int = 0, broker_name: str | Non
 
 
 def _long(name: str, default: int, doc: str, low: int = 0, broker_name: str | None = None) -> Config:
-    return Config(
-        name=name,
-        type=ConfigType.LONG,
-        default=str(default),
-        doc=doc,
-        low=low,
-        high=_LONG_MAX,
-        broker_name=broker_name,
-    )
+    return replace(_int(name, default, doc, low, broker_name), type=ConfigType.LONG, high=_LONG_MAX)
 
 
 def _text(
@@ -258,17 +250,11 @@ _FIXED = {"broker.id", "node.id", "log.dirs", "socket.request.max.bytes", "auto.
 
 
 def _as_brokers(config: Config) -> Config:
-    return Config(
-        name=config.broker_name or config.name, type=config.type, default=config.default, doc=config.doc,
-        low=config.low, high=config.high, choices=config.choices,
-    )  # fmt: skip
+    return replace(config, name=config.broker_name or config.name, broker_name=None)
 
 
 def _fixed(config: Config) -> Config:
-    return Config(
-        name=config.name, type=config.type, default=config.default, doc=config.doc, low=config.low,
-        high=config.high, choices=config.choices, read_only=config.name in _FIXED,
-    )  # fmt: skip
+    return replace(config, read_only=config.name in _FIXED)
 
 
 def _by_name(rows: tuple[Config, ...]) -> dict[str, Config]:

@@ -55,7 +55,7 @@ def test_a_region_contains_whole_batches_from_the_offset_up_to_the_bounds(
         assert headers[-1].next_offset == next_offset <= below
         check_batches(data)
     else:
-        # Every batch that fits is included.
+        # Nothing is returned only if no batch fits.
         held = next(h for _, h in walk(log.read(offset, 1)))
         assert offset >= below or held.next_offset > below
 

@@ -28,8 +28,8 @@ BATCH_BYTES = 768 << 10
 """Approximate size of batches that Headwater encodes; below Kafka's default for `max.message.bytes`."""
 RECORD_FRAME_BYTES = 24  # at most, without headers
 _HEADER_FRAME_BYTES = 10
-_CRC_AT = 17
-_CRC_COVERS_FROM = 21
+CRC_AT = 17
+CRC_COVERS_FROM = 21
 MAGIC = 2
 
 COMPRESSION_MASK = 0x07
@@ -40,7 +40,7 @@ CONTROL = 0x20
 
 _EPOCH = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
-_CRC = struct.Struct(">I")
+CRC = struct.Struct(">I")
 
 
 class Sender(NamedTuple):
@@ -116,7 +116,7 @@ def check_batch(data: Buffer, at: int = 0) -> BatchHeader:
         raise CorruptError(
             f"record batch at byte {at}: unknown compression {header.attributes & COMPRESSION_MASK}"
         )
-    found = crc32c(memoryview(data)[at + _CRC_COVERS_FROM : at + header.size])
+    found = crc32c(memoryview(data)[at + CRC_COVERS_FROM : at + header.size])
     if found != header.crc:
         raise CorruptError(f"record batch at byte {at}: CRC-32C is {found:#010x}, expected {header.crc:#010x}")
     return header
@@ -172,6 +172,7 @@ def encode_batch(
     records: Sequence[Record],
     *,
     compression: Compression = Compression.NONE,
+    attributes: int = 0,
     base_offset: int = 0,
     producer: Sender = NO_SENDER,
 ) -> bytes:
@@ -184,7 +185,7 @@ def encode_batch(
     body = compress(compression, body)
     header = seal_header(
         body,
-        attributes=compression,
+        attributes=attributes | compression,
         count=len(records),
         timestamp_ms=base_timestamp,
         timestamp_max_ms=max(timestamps),
@@ -212,8 +213,8 @@ def seal_header(
             base_offset, length, -1, MAGIC, 0, attributes, count - 1, timestamp_ms, latest_ms, *producer, count
         )
     )  # fmt: skip
-    crc = crc32c(body, crc32c(header[_CRC_COVERS_FROM:]))
-    _CRC.pack_into(header, _CRC_AT, crc)
+    crc = crc32c(body, crc32c(header[CRC_COVERS_FROM:]))
+    CRC.pack_into(header, CRC_AT, crc)
     return bytes(header)
 
 

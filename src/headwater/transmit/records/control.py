@@ -9,15 +9,14 @@ A batch has one record. Its key is the outcome of the transaction, its value the
 import struct
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
 from headwater.errors import CorruptError
 from headwater.record import Record
 from headwater.transmit.records.batch import (
     CONTROL,
-    HEADER,
+    NO_SENDER,
     TRANSACTIONAL,
     Buffer,
+    Sender,
     decode_batch,
     encode_batch,
     read_header,
@@ -26,7 +25,6 @@ from headwater.transmit.records.batch import (
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
 _ABORT, _COMMIT = 0, 1
-_CRC_COVERS_FROM = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +44,8 @@ def encode_marker(marker: Marker, *, timestamp_ms: int) -> bytearray:
         value=_VALUE.pack(0, marker.coordinator_epoch),
         timestamp_ms=timestamp_ms,
     )
-    data = bytearray(encode_batch([record]))
-    header = read_header(data)._replace(
-        attributes=TRANSACTIONAL | CONTROL,
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-    )
-    HEADER.pack_into(data, 0, *header)
-    HEADER.pack_into(data, 0, *header._replace(crc=crc32c(memoryview(data)[_CRC_COVERS_FROM:])))
-    return data
+    producer = Sender(marker.producer_id, marker.producer_epoch, NO_SENDER.base_sequence)
+    return bytearray(encode_batch([record], attributes=TRANSACTIONAL | CONTROL, producer=producer))
 
 
 def read_marker(data: Buffer, at: int = 0) -> Marker | None:

@@ -13,6 +13,9 @@ from crc32c import crc32c
 from headwater.errors import CorruptError
 from headwater.transmit.records.batch import (
     COMPRESSION_MASK,
+    CRC,
+    CRC_AT,
+    CRC_COVERS_FROM,
     HEADER,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -26,8 +29,6 @@ from headwater.transmit.records.compression import Compression, compress, decomp
 DELETE_HORIZON = 0x40
 """Attribute bit: the base timestamp is the time from which the batch's tombstones may be removed (KIP-534)."""
 
-_CRC_AT, _CRC_COVERS_FROM = 17, 21
-_CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP = struct.Struct(">q")
@@ -52,8 +53,8 @@ def stamp(data: memoryview, at: int, header: BatchHeader, timestamp_ms: int) -> 
     attributes = header.attributes | LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(data, at + _ATTRIBUTES_AT, attributes)
     _MAX_TIMESTAMP.pack_into(data, at + _MAX_TIMESTAMP_AT, timestamp_ms)
-    crc = crc32c(data[at + _CRC_COVERS_FROM : at + header.size])
-    _CRC.pack_into(data, at + _CRC_AT, crc)
+    crc = crc32c(data[at + CRC_COVERS_FROM : at + header.size])
+    CRC.pack_into(data, at + CRC_AT, crc)
     return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
 
 
@@ -151,8 +152,8 @@ def _with_content(header: BatchHeader, content: bytes) -> tuple[BatchHeader, byt
     """Return the batch with this content, which is compressed already; set its length and checksum."""
     header = header._replace(length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(content), crc=0)
     head = bytearray(HEADER.pack(*header))
-    crc = crc32c(content, crc32c(head[_CRC_COVERS_FROM:]))
-    _CRC.pack_into(head, _CRC_AT, crc)
+    crc = crc32c(content, crc32c(head[CRC_COVERS_FROM:]))
+    CRC.pack_into(head, CRC_AT, crc)
     return header._replace(crc=crc), bytes(head) + content
 
 

@@ -63,7 +63,7 @@ class _Producer:
     written: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
     """First and last sequence number and base offset of the last batches; NO_OFFSET once its transaction ended."""
     last_ms: int = NO_TIME
-    """Time of its last write, by the broker's clock; after a scan unknown, and set at the next call of `expire`."""
+    """Time of its last write, by the broker's clock; unknown after a scan, and then set by the next `expire`."""
     coordinator_epoch: int = -1
 
 
