@@ -28,7 +28,7 @@ import resource, sys, time
 from pathlib import Path
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.record import TopicPartition
-from headwater.transmit.topics.topics import Partition
+from headwater.transmit.topics.partition import Partition
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 started = time.perf_counter()
 log = PartitionLog(Path(sys.argv[1]), LogSettings())
@@ -51,7 +51,7 @@ def make(directory: Path, segments: int) -> None:
             file.truncate(GIB)
         index = SparseIndex()
         for batch in range(0, records, max(1, INTERVAL_BYTES // BATCH_BYTES)):
-            index.note(batch, batch * BATCH_BYTES, batch)
+            index.add(batch, batch * BATCH_BYTES, batch)
         index.save(path.with_suffix(".index"), size=GIB, next_offset=base + records, max_timestamp=records)
     value = bytes(BATCH_BYTES - 100)
     batch_data = bytearray(encode_batch([Record(value=value, timestamp_ms=1)]))

@@ -6,6 +6,7 @@ repeats a run's choices: the faults, including the storage operation at which th
 each writer does. It does not control how threads and processes are scheduled.
 """
 
+import os
 import random
 import shutil
 import signal
@@ -145,7 +146,12 @@ class Victim:
         arguments = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(self._data), str(self._port)]
         if die_after is not None:
             arguments.append(str(die_after))
-        self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        # Explicitly, since the tests set PYTHONSAFEPATH: without `support` the broker would die before it does
+        # anything.
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+        )
         assert self._process.stdout is not None
         return self._process.stdout.readline() == "ready\n"
 

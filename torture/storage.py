@@ -21,11 +21,11 @@ from crc32c import crc32c
 
 from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
-from headwater.transmit import configs
+from headwater.transmit.configs import DEFAULT_TOPIC_CONFIG
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.records.batch import decode_batch, encode_batch, walk
 from headwater.transmit.records.compression import Compression
-from headwater.transmit.topics.topics import Partition
+from headwater.transmit.topics.partition import Partition
 from headwater.transmit.topics.upkeep import Upkeep
 from support.disk import Disk, PowerLoss
 
@@ -37,7 +37,7 @@ OPERATIONS_MAX = 60
 """Maximum number of disk operations before a crash."""
 NAME = TopicPartition("orders", 0)
 CONFIG = replace(
-    configs.topic_config(configs.topic_values({}, configs.broker_values({}, {}))),
+    DEFAULT_TOPIC_CONFIG,
     compact=True,
     retention_ms=-1,
     min_cleanable_dirty_ratio=0.0,

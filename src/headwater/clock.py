@@ -1,4 +1,7 @@
-"""The only module that asks what time it is. Everything else is handed a `Clock`."""
+"""Clocks, passed to the broker and the pipelines so that tests can control the time.
+
+Waits with a deadline in clients, Spark sessions and commands use `time.monotonic()` directly.
+"""
 
 import time
 from typing import Protocol
@@ -13,7 +16,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the machine."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -23,7 +26,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to; for tests.
+    """A clock that moves only by calls of `advance`; for tests.
 
     >>> clock = ManualClock(start_ms=1_000)
     >>> clock.advance(2.5)
@@ -42,5 +45,5 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         if seconds < 0:
-            raise ValueError(f"a clock cannot go back: advance by {seconds} s")
+            raise ValueError(f"cannot advance a clock by {seconds} s: time cannot go back")
         self._now_ms += round(seconds * 1000)

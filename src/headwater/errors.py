@@ -1,14 +1,14 @@
-"""A handful of errors, named by what the reader should do about them.
+"""Headwater's errors, one class for each action that a reader can take.
 
-A message says what was attempted, on what, what was found, and the next step; lower case, values in `repr`.
-A command prints the message (and the hint) and ends with `exit_code`; it shows no traceback for these.
+A message states what was attempted, on what, what was found, and the next step; lower case, values in `repr`.
+Commands print the message and the hint, exit with `exit_code`, and show no traceback for these errors.
 """
 
 from collections.abc import Sequence
 
 
 class HeadwaterError(Exception):
-    """Anything we raise on purpose; `hint` is the next step where the message has no room for it."""
+    """Base of all errors that Headwater raises; `hint` is the next step if the message does not contain it."""
 
     retriable = False
     exit_code = 1
@@ -25,9 +25,9 @@ class InvalidError(HeadwaterError):
 
 
 class RefusedError(InvalidError):
-    """A place for results does not take a row: mend the row, or the place, or leave it out.
+    """A sink's destination rejects rows: fix the rows or the destination, or exclude the rows.
 
-    `rows` are the places of such rows in their batch, where it is known which they are.
+    `rows` are the indexes of the rejected rows in their batch, if known.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, rows: Sequence[int] = ()) -> None:
@@ -36,22 +36,22 @@ class RefusedError(InvalidError):
 
 
 class ConflictError(HeadwaterError):
-    """Somebody else holds it or has changed it: read again, then retry or stop the other one."""
+    """Another process uses or has changed it: read again and retry, or stop the other process."""
 
 
 class UnavailableError(HeadwaterError):
-    """It is not there now: retry later."""
+    """Not available at the moment: retry later."""
 
     retriable = True
 
 
 class CorruptError(HeadwaterError):
-    """Stored data is damaged; the message names the file and the place."""
+    """Stored data is damaged; the message names the file and the position."""
 
 
 class ClosedError(HeadwaterError):
-    """The thing was closed before the call."""
+    """The object was closed before the call."""
 
 
 class InternalError(HeadwaterError):
-    """Our own mistake: please report it."""
+    """A bug in Headwater: please report it."""

@@ -1,7 +1,7 @@
-"""How values appear inside JSON, wherever we write it: views, sinks, feeds.
+"""The JSON encoding of values in views, sinks and subscriptions.
 
-Timestamps are UTC text of fixed width (`2026-11-15T20:30:00.000000Z`), so that they sort as times do; decimals are
-text, to the last digit; binary is base64 text; NaN and the infinities, which JSON does not have, are text.
+Timestamps are UTC text of fixed width (`2026-11-15T20:30:00.000000Z`), so that they sort by time. Decimals are
+text with all digits, binary is base64 text, and NaN and the infinities, which JSON does not have, are text.
 """
 
 import base64
@@ -19,7 +19,7 @@ _FIRST_YEAR, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 
 
 def json_part(kind: "pa.DataType") -> Callable[[Any], Any]:
-    """How values of a type, null apart, appear inside JSON."""
+    """Return a function that converts non-null values of a type for JSON."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -56,14 +56,14 @@ def time_text(value: datetime) -> str:
 
 
 def time_texts(values: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """Timestamps as `time_text` writes them, by the column."""
+    """Convert a column of timestamps as `time_text` does."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     zone = "Z" if values.type.tz is not None else ""
     micros = values.cast(pa.timestamp("us", tz=values.type.tz))
-    # Where there is a zone, UTC too, Arrow looks it up for each value. Casts are 15 times as fast, and do not know
-    # years of five digits.
+    # With a time zone, even UTC, strftime looks up the zone for each value. Casts are 15 times as fast, but do not
+    # support years of five digits.
     ends = pc.min_max(micros.cast(pa.int64())).as_py()
     if ends["min"] is not None and not _FIRST_YEAR <= ends["min"] <= ends["max"] < _YEAR_10000:
         return pc.strftime(values.cast(pa.timestamp("us", tz=zone and "UTC")), format=TIME_FORMAT + zone)
@@ -72,7 +72,7 @@ def time_texts(values: "pa.ChunkedArray") -> "pa.ChunkedArray":
 
 
 def finite(value: float) -> float | str:
-    """JSON has no NaN and no infinity; as text they have the names that JavaScript and Spark read."""
+    """Return NaN and the infinities as text, with the names that JavaScript and Spark parse."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -81,5 +81,5 @@ def finite(value: float) -> float | str:
 
 
 def json_text(value: Any) -> str:
-    """A value made of such parts, without a space too many."""
+    """Return a converted value as compact JSON text."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -1,4 +1,4 @@
-"""FolderLock: keeps a second process out of a folder."""
+"""A lock that allows only one process to use a folder."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from headwater.errors import ConflictError
 
 
 class FolderLock:
-    """Held until released; the system lets go of it when the process dies, however it dies."""
+    """Held until `release`; the operating system releases it when the process dies."""
 
     def __init__(self, folder: Path, name: str, *, holder: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)

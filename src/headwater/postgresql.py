@@ -1,6 +1,7 @@
-"""PostgreSQL, for all who write to it: how to connect, and what it says as errors of ours.
+"""Connect to PostgreSQL and map its errors, for the store and the sinks.
 
-A connection waits for its commits to be on the disk, ten seconds for others, and does not outlive its machine.
+Commits on a connection wait for the disk. Locks are awaited for ten seconds. The server ends the sessions of a
+machine that is gone.
 """
 
 import re
@@ -16,26 +17,26 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 10
 _LOCK_WAIT = "10s"
-"""How long to wait for another writer's commit; longer, and the query tries again later."""
+"""The time to wait for another writer's commit; after that, the query is retried later."""
 _SILENT_CLIENT = "60s"
-"""After this the server ends a transaction whose writer says nothing: its machine has gone."""
+"""After this time the server ends an idle transaction, because the writer's machine may be gone."""
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""The same in the middle of a COPY, and for us when the server's machine has gone; the default is hours."""
+"""Detects the same during a COPY, and for the client a server that is gone; the default takes hours."""
 
-_PASSING = ("08", "40", "53", "55P03", "55006", "57", "58", "25P03", "25006")
-"""Classes of SQLSTATE that pass: connection, conflict, resources, a lock, shutdown, disk, a standby."""
+_TRANSIENT = ("08", "40", "53", "55P03", "55006", "57", "58", "25P03", "25006")
+"""Transient classes of SQLSTATE: connection, conflict, resources, lock, shutdown, disk, standby."""
 
-_OF_A_ROW = ("22", "23")
-"""Classes of SQLSTATE that are about values: data, constraints."""
+_ROW_ERRORS = ("22", "23")
+"""Classes of SQLSTATE about values: data, constraints."""
 
 _REFUSED = re.compile(r"authentication failed|no pg_hba\.conf entry|(database|role) \".*\" does not exist")
-"""What a server says to who may not come in; that has no SQLSTATE in libpq."""
+"""Messages of rejected connections, for which libpq has no SQLSTATE."""
 
 _LINE = re.compile(r"COPY .*, line (\d+)")
 
 
 def connect(dsn: str, *, for_whom: str) -> "psycopg.Connection[tuple[Any, ...]]":
-    """Connect, in autocommit mode; an InvalidError says so if there is no driver."""
+    """Connect in autocommit mode; raise InvalidError if the driver is not installed."""
     try:
         import psycopg
     except ImportError as error:
@@ -64,14 +65,14 @@ def _prepare(connection: Any) -> None:
         ("timezone", "UTC"),
     ):
         connection.execute("select set_config(%s, %s, false)", (setting, value))
-    # Spark forgets a batch when we say that it is there: it must be on the disk by then.
+    # Spark discards a batch when the sink reports it as written, so it must be on disk by then.
     connection.execute("select set_config('synchronous_commit', 'local', false) "
                        "where current_setting('synchronous_commit') = 'off'")  # fmt: skip
 
 
 @contextmanager
 def explained(attempt: str, rows: "pa.Table | None" = None) -> Iterator[None]:
-    """Raise what the driver raises as an error of ours."""
+    """Raise the driver's errors as Headwater's errors."""
     import psycopg
 
     try:
@@ -85,7 +86,7 @@ def explained(attempt: str, rows: "pa.Table | None" = None) -> Iterator[None]:
 
 
 def explain(error: "psycopg.Error", attempt: str, rows: "pa.Table | None" = None) -> HeadwaterError:
-    """The error of ours for one of the driver's; names table, constraint and row where the server told them."""
+    """Return Headwater's error for one of the driver's, with table, constraint and row if they are known."""
     import psycopg
 
     diag = error.diag
@@ -97,9 +98,9 @@ def explain(error: "psycopg.Error", attempt: str, rows: "pa.Table | None" = None
     if state is None:
         lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         if not lost or _REFUSED.search(text):
-            return InvalidError(message, hint="check the address, the name and the password, and try again")
+            return InvalidError(message, hint="check the address, the user name and the password, then retry")
         return UnavailableError(message)
-    if state.startswith(_PASSING):
+    if state.startswith(_TRANSIENT):
         return UnavailableError(message)
     if diag.constraint_name:
         message += f" (constraint {diag.constraint_name!r} of table {diag.table_name!r})"
@@ -110,5 +111,5 @@ def explain(error: "psycopg.Error", attempt: str, rows: "pa.Table | None" = None
         message += f"; {(diag.context or '').splitlines()[0]}"
         if rows is not None and int(line[1]) <= rows.num_rows:
             message += f"; row: {rows.slice(int(line[1]) - 1, 1).to_pylist()[0]!r}"
-    kind = RefusedError if state.startswith(_OF_A_ROW) else InvalidError
+    kind = RefusedError if state.startswith(_ROW_ERRORS) else InvalidError
     return kind(message, hint=diag.message_hint)

@@ -1,11 +1,11 @@
-"""What travels: records, their headers, and the address of a partition."""
+"""Records, their headers, and the name of a partition."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic; prints as Kafka does, `orders-0`."""
+    """One partition of a topic; formatted as in Kafka, `orders-0`."""
 
     topic: str
     partition: int
@@ -19,9 +19,9 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record, as a producer gives it and a consumer gets it.
+    """One record, as producers send it and consumers receive it.
 
-    `offset` is -1 until the log has given it one; `timestamp_ms` is milliseconds since 1970 in UTC, -1 for none.
+    `offset` is -1 until the record is appended; `timestamp_ms` is milliseconds since 1970 in UTC, -1 for none.
     """
 
     key: bytes | None = None

@@ -39,7 +39,7 @@ def test_quotas_are_set_listed_and_removed(broker: Broker, headwater: Run) -> No
         (("set", "producer_byte_rate", "--client-id", "a"), "expected NAME=NUMBER"),
         (("set", "producer_byte_rate=fast", "--client-id", "a"), "expected NAME=NUMBER"),
         (("set", "producer_byte_rate=-1", "--client-id", "a"), "must be greater than 0"),
-        (("set", "speed=1", "--client-id", "a"), "there are producer_byte_rate"),
+        (("set", "speed=1", "--client-id", "a"), "expected one of producer_byte_rate"),
         (("set", "producer_byte_rate=1", "--client-id", "a", "--client-id-default"), "not both"),
         (("set", "producer_byte_rate=1", "--client-id", ""), "the name is empty"),
     ],

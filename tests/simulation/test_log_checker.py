@@ -115,3 +115,4 @@ def test_a_broker_keeps_its_guarantees_through_kills_and_pauses() -> None:
     report = clients.run(SEED, FAULTS)
     print(report)
     assert report.crashes + report.stops >= FAULTS
+    assert min(report.acknowledged, report.committed, report.polled) > 0

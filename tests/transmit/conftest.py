@@ -1,4 +1,4 @@
-"""What the tests of the broker share: Hypothesis without a stopwatch, and a broker that runs while a test does."""
+"""Fixtures of the broker's tests: Hypothesis without deadlines, and a running broker."""
 
 import warnings
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from headwater.transmit.broker.embedded import Broker
 
-# The machine may be busy, so nothing is judged by its speed.
+# The machine may be busy, so there are no deadlines.
 settings.register_profile(
     "headwater", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

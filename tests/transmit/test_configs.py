@@ -1,4 +1,4 @@
-"""The table of configs: what it takes, and whose value counts."""
+"""The table of configs: allowed values, and the precedence of values."""
 
 import pytest
 
@@ -16,13 +16,13 @@ from headwater.transmit.configs import (
 
 
 @pytest.mark.parametrize("kind", ConfigResource)
-def test_every_default_is_a_value_that_is_taken(kind: ConfigResource) -> None:
+def test_every_default_is_an_allowed_value(kind: ConfigResource) -> None:
     for name, config in TABLES[kind].items():
         check_config(kind, name, config.default)
         assert config.doc.endswith((".", "'"))
 
 
-def test_every_topic_config_has_a_default_at_the_broker() -> None:
+def test_every_topic_config_has_a_broker_config_as_its_default() -> None:
     for config in TABLES[ConfigResource.TOPIC].values():
         assert config.broker_name in TABLES[ConfigResource.BROKER]
 
@@ -35,17 +35,17 @@ def test_every_topic_config_has_a_default_at_the_broker() -> None:
         ("message.timestamp.type", "logappendtime"), ("headwater.durability", "perhaps"),
     ],
 )  # fmt: skip
-def test_a_value_that_does_not_fit_is_named(name: str, value: str) -> None:
+def test_an_invalid_value_is_reported_with_its_config(name: str, value: str) -> None:
     with pytest.raises(InvalidConfig, match=f"configuration {name}"):
         check_config(ConfigResource.TOPIC, name, value)
 
 
-def test_lags_must_be_in_order() -> None:
+def test_the_minimum_lag_must_not_exceed_the_maximum() -> None:
     with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms"):
         check_configs(ConfigResource.TOPIC, {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"})
 
 
-def test_the_topic_counts_before_the_running_broker_before_its_start_before_the_default() -> None:
+def test_precedence_is_topic_then_dynamic_then_static_then_default() -> None:
     static = {"log.retention.ms": "3", "log.retention.bytes": "-1"}
     values = topic_values({"retention.ms": "1"}, broker_values(static, {"log.retention.ms": "2"}))
     assert values["retention.ms"].synonyms == (

@@ -1,4 +1,4 @@
-"""Quotas: which one holds, how long a client rests, what the answers say, and that it is not read from."""
+"""Quotas: which one applies, throttle times in responses, and that throttled clients are not read from."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,7 @@ from headwater.transmit.client.quotas import alter_quotas, list_quotas
 from headwater.transmit.quotas import (
     DEFAULT,
     METERS_MAX,
-    REQUEST_REST_S_MAX,
+    REQUEST_THROTTLE_S_MAX,
     WINDOW_S,
     Bucket,
     Entity,
@@ -37,10 +37,10 @@ ORDERS = TopicPartition("orders", 0)
 amounts = st.lists(st.tuples(st.integers(1, 10_000), st.floats(0, 5)), min_size=1, max_size=30)
 
 
-# -- which one holds ------------------------------------------------------------------------------------------
+# -- which one applies ---------------------------------------------------------------------------------------
 
 
-def test_the_most_particular_entity_decides() -> None:
+def test_the_most_specific_entity_decides() -> None:
     order = [entity for entity, _ in precedence(USER, CLIENT)]
     for place, entity in enumerate(order):
         quotas = Quotas({each: {QuotaKind.PRODUCE: 1.0 + n} for n, each in enumerate(order) if n >= place})
@@ -50,7 +50,7 @@ def test_the_most_particular_entity_decides() -> None:
         )
 
 
-def test_each_kind_is_looked_up_by_itself() -> None:
+def test_each_kind_is_looked_up_separately() -> None:
     quotas = Quotas(
         {Entity(USER, CLIENT): {QuotaKind.FETCH: 5.0}, Entity(None, DEFAULT): {QuotaKind.PRODUCE: 7.0}}
     )
@@ -68,7 +68,7 @@ def test_a_users_quota_is_shared_by_its_clients_and_a_default_is_not_shared() ->
     assert quotas.use(QuotaKind.FETCH, USER, "b", 100, now=0.0) == 0
 
 
-def test_changing_a_quota_forgets_what_was_used() -> None:
+def test_changing_a_quota_resets_its_usage() -> None:
     quotas = Quotas({Entity(USER): {QuotaKind.PRODUCE: 1.0}})
     assert quotas.use(QuotaKind.PRODUCE, USER, CLIENT, 100, now=0.0) == 90
     quotas.change(Entity(USER), {QuotaKind.PRODUCE: 2.0})
@@ -77,14 +77,14 @@ def test_changing_a_quota_forgets_what_was_used() -> None:
     assert quotas.table == {}
 
 
-def test_a_percentage_is_of_one_threads_time_and_the_rest_is_bounded() -> None:
+def test_a_percentage_is_of_one_threads_time_and_throttling_is_bounded() -> None:
     quotas = Quotas({Entity(USER): {QuotaKind.REQUEST: 50.0}})
     assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 5.0, now=0.0) == 0
     assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 0.25, now=0.0) == 0.5
-    assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 100.0, now=0.0) == REQUEST_REST_S_MAX
+    assert quotas.use(QuotaKind.REQUEST, USER, CLIENT, 100.0, now=0.0) == REQUEST_THROTTLE_S_MAX
 
 
-def test_names_from_outside_do_not_fill_the_memory() -> None:
+def test_the_number_of_meters_is_bounded() -> None:
     quotas = Quotas({Entity(None, DEFAULT): {QuotaKind.PRODUCE: 1.0}})
     quotas.use(QuotaKind.PRODUCE, USER, "greedy", 1000, now=0.0)
     for n in range(METERS_MAX + 10):
@@ -94,7 +94,9 @@ def test_names_from_outside_do_not_fill_the_memory() -> None:
 
 
 @given(amounts, st.integers(1, 5000))
-def test_who_rests_as_told_stays_within_the_rate(uses: list[tuple[int, float]], rate: int) -> None:
+def test_a_client_that_obeys_throttle_times_stays_within_the_rate(
+    uses: list[tuple[int, float]], rate: int
+) -> None:
     meter, now, used = Meter(rate=float(rate)), 0.0, 0
     for amount, pause in uses:
         used += amount
@@ -104,7 +106,7 @@ def test_who_rests_as_told_stays_within_the_rate(uses: list[tuple[int, float]], 
         assert rest == 0 or used >= rate * WINDOW_S
 
 
-# -- what the answers say -------------------------------------------------------------------------------------
+# -- responses ------------------------------------------------------------------------------------------------
 
 
 def answers() -> list[tuple[int, int, Any]]:
@@ -133,7 +135,7 @@ def answers() -> list[tuple[int, int, Any]]:
 
 @pytest.mark.parametrize(("key", "version", "message"), answers())
 @pytest.mark.parametrize("cut", [0, 8, 9])
-def test_the_time_to_rest_is_put_into_a_written_answer(key: int, version: int, message: Any, cut: int) -> None:
+def test_the_throttle_time_is_set_in_an_encoded_response(key: int, version: int, message: Any, cut: int) -> None:
     flexible = is_flexible(key, version)
     body = bytes(message.encode(version=version))
     head = response_header(7, flexible=flexible)
@@ -147,7 +149,7 @@ def test_the_time_to_rest_is_put_into_a_written_answer(key: int, version: int, m
     assert len(changed) + LENGTH.size == len(frame)
 
 
-# -- asked over TCP -------------------------------------------------------------------------------------------
+# -- over TCP -------------------------------------------------------------------------------------------------
 
 
 def described(client: Client, *components: tuple[str, int, str | None], strict: bool = False) -> Any:
@@ -159,7 +161,7 @@ def described(client: Client, *components: tuple[str, int, str | None], strict: 
     return {tuple((part.entity_type, part.entity_name) for part in entry.entity) for entry in response.entries}
 
 
-def test_quotas_are_kept_and_found_again(tmp_path: Path) -> None:
+def test_quotas_survive_a_restart(tmp_path: Path) -> None:
     everybody = [Entity(USER, CLIENT), Entity(USER, DEFAULT), Entity(DEFAULT), Entity(None, CLIENT)]
     with Broker(tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         for n, entity in enumerate(everybody):
@@ -194,7 +196,7 @@ def test_quotas_are_kept_and_found_again(tmp_path: Path) -> None:
         (Entity(), "producer_byte_rate", 1.0, "no entity given for the quota"),
     ],
 )
-def test_a_quota_that_cannot_be_held_is_refused(
+def test_a_quota_that_is_not_enforced_is_rejected(
     broker: Broker, entity: Entity, key: str, value: float, words: str
 ) -> None:
     with Client(broker.bootstrap_servers) as client:
@@ -203,7 +205,7 @@ def test_a_quota_that_cannot_be_held_is_refused(
         assert list_quotas(client) == {}
 
 
-def test_a_trial_changes_nothing(broker: Broker) -> None:
+def test_validate_only_changes_nothing(broker: Broker) -> None:
     shape = admin.AlterClientQuotasRequest
     entry = shape.EntryData(
         entity=[shape.EntryData.EntityData(entity_type="ip", entity_name="127.0.0.1")],
@@ -224,7 +226,7 @@ def metric(broker: Broker, name: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-def test_a_producer_above_its_quota_is_told_and_not_read_from(broker: Broker) -> None:
+def test_a_producer_above_its_quota_is_throttled_and_not_read_from(broker: Broker) -> None:
     batch = encode_batch([Record(value=b"x" * 11_000)])
     with Client(broker.bootstrap_servers) as setter, Client(broker.bootstrap_servers, client_id=CLIENT) as client:
         setter.create_topic("orders")
@@ -238,9 +240,9 @@ def test_a_producer_above_its_quota_is_told_and_not_read_from(broker: Broker) ->
         answer = client.call(request, node=node)
         asked = time.monotonic()
         assert answer.responses[0].partition_responses[0].error_code == 0
-        assert 1000 <= answer.throttle_time_ms <= 1200  # eleven thousand bytes and a few, of which ten are free
+        assert 1000 <= answer.throttle_time_ms <= 1200  # a little more than 11,000 bytes, of which 10,000 are free
         assert metric(broker, "headwater_quota_resting_connections") == 1
-        assert setter.offsets([ORDERS], EARLIEST) == {ORDERS: 0}  # others go on
+        assert setter.offsets([ORDERS], EARLIEST) == {ORDERS: 0}  # other clients are not throttled
         client.offsets([ORDERS], EARLIEST)
         assert time.monotonic() - asked > 0.9 * answer.throttle_time_ms / 1000
         assert metric(broker, "headwater_quota_resting_connections") == 0
@@ -249,7 +251,7 @@ def test_a_producer_above_its_quota_is_told_and_not_read_from(broker: Broker) ->
         assert metric(broker, f"headwater_quota_throttled_seconds_total{label}") >= 1
 
 
-def test_a_fetch_is_cut_to_its_window_and_then_rests(broker: Broker) -> None:
+def test_a_fetch_is_limited_to_its_window_and_then_throttled(broker: Broker) -> None:
     with Client(broker.bootstrap_servers) as setter, Client(broker.bootstrap_servers, client_id=CLIENT) as client:
         setter.create_topic("orders")
         for _ in range(30):
@@ -266,11 +268,11 @@ def test_a_fetch_is_cut_to_its_window_and_then_rests(broker: Broker) -> None:
         assert 5000 < len(first.responses[0].partitions[0].records) <= 10_000
         assert first.throttle_time_ms == 0
         second = client.call(request, node=node)
-        assert len(second.responses[0].partitions[0].records) > 5000  # what was read is not thrown away
+        assert len(second.responses[0].partitions[0].records) > 5000  # data that was already read is returned
         assert second.throttle_time_ms > 1000
 
 
-def test_an_unread_client_that_leaves_is_forgotten(broker: Broker) -> None:
+def test_a_throttled_client_that_disconnects_is_removed(broker: Broker) -> None:
     with Client(broker.bootstrap_servers) as setter:
         setter.create_topic("orders")
         alter_quotas(setter, Entity(None, CLIENT), {"producer_byte_rate": 1000.0, "request_percentage": 1.0})
@@ -282,7 +284,7 @@ def test_an_unread_client_that_leaves_is_forgotten(broker: Broker) -> None:
 
 
 def test_time_spent_on_requests_is_limited(broker: Broker) -> None:
-    """A thousandth of a percent of a thread is used up by any work at all."""
+    """Any request uses up 0.001 percent of a thread."""
     with Client(broker.bootstrap_servers) as setter, Client(broker.bootstrap_servers, client_id=CLIENT) as client:
         setter.create_topic("orders")
         alter_quotas(setter, Entity(None, CLIENT), {"request_percentage": 0.001})

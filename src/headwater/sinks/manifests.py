@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
+from headwater.files import sync_directory, sync_file, write_synced
 from headwater.sinks.progress import SinkProgress
-from headwater.transmit.log.segment import sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,10 +94,7 @@ class ManifestChain:
         after = replace(after, version=version)
         temporary = self._manifests / f".{uuid.uuid4().hex}.tmp"
         try:
-            with open(temporary, "xb") as file:
-                file.write(_encode(after))
-                file.flush()
-                os.fsync(file.fileno())
+            write_synced(temporary, _encode(after))
             try:
                 os.link(temporary, self._path(version))
             except (FileExistsError, FileNotFoundError):
@@ -150,7 +147,7 @@ class ManifestChain:
         try:
             rows = write(str(path))
             with open(path, "rb") as file:
-                os.fsync(file.fileno())
+                sync_file(file)
                 size = os.fstat(file.fileno()).st_size
             sync_directory(self.data)
         except BaseException:

@@ -9,5 +9,6 @@
     wire          Kafka's messages, bytes to values and back
     records       the record batch and its conversions
 
-`configs` and `quotas` define what can be configured; `transport` is the byte stream below broker and client.
+`configs` and `quotas` define what can be configured, `metadb` opens the broker's SQLite file, and `transport` is
+the byte stream below broker and client.
 """

@@ -1,12 +1,12 @@
-"""Configs as one table: what can be set on a topic, the broker or a group, its default, and what it means.
+"""The configs of topics, the broker and groups in one table: name, type, default and description.
 
-The names and defaults are Kafka's; `headwater.durability` and `remote.archive.dir` are ours. A topic's value is
-the one set on the topic, else the broker's under its own name for it (`retention.ms` is `log.retention.ms` there),
-else the default. Pure: nothing is read or written here.
+Names and defaults are Kafka's, except for `remote.archive.dir` and those that start with `headwater.`. A topic's
+value is the one set on the topic, else the broker's (whose name may differ: `log.retention.ms` for
+`retention.ms`), else the default. Pure: nothing is read or written here.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from headwater.errors import InvalidError
@@ -14,7 +14,7 @@ from headwater.transmit.records.compression import Compression, is_available
 
 
 class ConfigResource(IntEnum):
-    """What a config belongs to; the numbers are Kafka's resource types."""
+    """The kind of resource that a config belongs to, with Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -22,7 +22,7 @@ class ConfigResource(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """The type of a value, by Kafka's numbers."""
+    """The type of a value, with Kafka's numbers."""
 
     BOOLEAN = 1
     STRING = 2
@@ -33,7 +33,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, by Kafka's numbers."""
+    """The origin of a value, with Kafka's numbers."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -43,7 +43,7 @@ class ConfigSource(IntEnum):
 
 
 class InvalidConfig(InvalidError):
-    """A config that does not exist or a value that it does not take; the message names it."""
+    """A config does not exist, or its value is not allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,25 +58,25 @@ class Config:
     high: float | None = None
     choices: tuple[str, ...] = ()
     broker_name: str | None = None
-    """Of a topic's config: the broker's config that is its default."""
+    """For a topic's config: the broker's config with its default."""
     read_only: bool = False
-    """Set when the broker starts, not while it runs."""
+    """Can be set when the broker starts, but not while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """A config as it stands: its value, and who set it."""
+    """The current value of a config, and its origin."""
 
     config: Config
     value: str
     source: ConfigSource
     synonyms: tuple[tuple[str, str, ConfigSource], ...] = ()
-    """Name, value and source of every place that says something, the deciding one first."""
+    """Name, value and source of every config that applies, the effective one first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """What the broker acts on, read from the texts; times in milliseconds, -1 for no limit."""
+    """The configs of a topic that the broker uses, parsed; -1 for no limit."""
 
     compact: bool
     delete: bool
@@ -94,7 +94,7 @@ class TopicConfig:
     archive_dir: str
     conditional_append: bool
     compression: Compression | None
-    """How batches are stored; None as their producers send them."""
+    """The codec of stored batches; None to keep the producer's."""
 
 
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
@@ -113,15 +113,7 @@ def _int(name: str, default: int, doc: str, low: int = 0, broker_name: str | Non
 
 
 def _long(name: str, default: int, doc: str, low: int = 0, broker_name: str | None = None) -> Config:
-    return Config(
-        name=name,
-        type=ConfigType.LONG,
-        default=str(default),
-        doc=doc,
-        low=low,
-        high=_LONG_MAX,
-        broker_name=broker_name,
-    )
+    return replace(_int(name, default, doc, low, broker_name), type=ConfigType.LONG, high=_LONG_MAX)
 
 
 def _text(
@@ -144,55 +136,60 @@ _TOPIC_TABLE = (
     Config(
         name="cleanup.policy", type=ConfigType.LIST, default="delete", choices=("delete", "compact"),
         broker_name="log.cleanup.policy",
-        doc="What happens to old records: delete them, compact them by key, or both.",
+        doc="How to clean up old records: delete them, compact them by key, or both.",
     ),
-    _text("compression.type", "producer", "How batches are stored; 'producer' keeps what was sent.",
+    _text("compression.type", "producer", "Codec of stored batches; 'producer' keeps the producer's.",
           ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "compression.type"),
-    _long("delete.retention.ms", _DAY_MS, "How long compaction keeps the tombstone of a deleted key.",
+    _long("delete.retention.ms", _DAY_MS, "How long compaction keeps tombstones of deleted keys.",
           broker_name="log.cleaner.delete.retention.ms"),
-    _long("file.delete.delay.ms", 60_000, "Accepted; files that are read keep their data until they are closed.",
+    _long("file.delete.delay.ms", 60_000, "Has no effect: deleted files stay readable until they are closed.",
           broker_name="log.segment.delete.delay.ms"),
-    _long("flush.messages", _LONG_MAX, "Accepted; headwater.durability says when records are synced.", 1,
+    _long("flush.messages", _LONG_MAX, "Has no effect: headwater.durability defines when records are synced.", 1,
           "log.flush.interval.messages"),
-    _long("flush.ms", _LONG_MAX, "Accepted; headwater.durability says when records are synced.", 0,
+    _long("flush.ms", _LONG_MAX, "Has no effect: headwater.durability defines when records are synced.", 0,
           "log.flush.interval.ms"),
-    _flag("headwater.conditional.append", "false", "Whether records may say what they expect of the log.",
+    _flag("headwater.conditional.append", "false",
+          "Enable conditional append: records may have headers with conditions.",
           "headwater.conditional.append"),
     _text("headwater.durability", "fsync",
-          "When a record counts as safe: synced before it is acknowledged, at an interval, or never.",
+          "When records are synced to disk: before they are acknowledged, at an interval, or never.",
           DURABILITIES, "headwater.durability"),
-    _int("index.interval.bytes", 4096, "Accepted; the index has an entry for every 4096 bytes.", 0,
+    _int("index.interval.bytes", 4096, "Has no effect: the index has an entry every 4096 bytes.", 0,
          "log.index.interval.bytes"),
-    _long("max.compaction.lag.ms", _LONG_MAX, "A record is compacted no later than this.", 1,
+    _long("max.compaction.lag.ms", _LONG_MAX, "Maximum time before a record is compacted.", 1,
           "log.cleaner.max.compaction.lag.ms"),
-    _int("max.message.bytes", 1_048_588, "The largest record batch that is taken.", 0, "message.max.bytes"),
-    _long("message.timestamp.after.max.ms", 3_600_000, "Accepted; timestamps are not judged.", 0,
+    _int("max.message.bytes", 1_048_588, "Maximum size of a record batch.", 0, "message.max.bytes"),
+    _long("message.timestamp.after.max.ms", 3_600_000, "Has no effect: timestamps are not checked.", 0,
           "log.message.timestamp.after.max.ms"),
-    _long("message.timestamp.before.max.ms", _LONG_MAX, "Accepted; timestamps are not judged.", 0,
+    _long("message.timestamp.before.max.ms", _LONG_MAX, "Has no effect: timestamps are not checked.", 0,
           "log.message.timestamp.before.max.ms"),
-    _text("message.timestamp.type", "CreateTime", "Whose time a record carries: its producer's or the log's.",
+    _text("message.timestamp.type", "CreateTime", "The timestamp of records: the producer's or the log's.",
           ("CreateTime", "LogAppendTime"), "log.message.timestamp.type"),
     Config(
         name="min.cleanable.dirty.ratio", type=ConfigType.DOUBLE, default="0.5", low=0.0, high=1.0,
         broker_name="log.cleaner.min.cleanable.ratio",
-        doc="Compact when this share of the log is not compacted yet.",
+        doc="Compact when this ratio of the log is not compacted yet.",
     ),
-    _long("min.compaction.lag.ms", 0, "A record stays at least this long before it may be compacted away.", 0,
+    _long("min.compaction.lag.ms", 0, "Minimum time before a record may be removed by compaction.", 0,
           "log.cleaner.min.compaction.lag.ms"),
-    _int("min.insync.replicas", 1, "Accepted; there is one replica.", 1, "min.insync.replicas"),
-    _flag("preallocate", "false", "Accepted; segments grow as they are written.", "log.preallocate"),
-    _text("remote.archive.dir", "", "Where expired segments go instead of being deleted; still readable there.",
+    _int("min.insync.replicas", 1, "Has no effect: there is one replica.", 1, "min.insync.replicas"),
+    _flag("preallocate", "false", "Has no effect: segments grow as they are written.", "log.preallocate"),
+    _text("remote.archive.dir", "",
+          "Directory to move expired segments to instead of deleting them; they stay readable.",
           (), "headwater.remote.archive.dir"),
-    _long("retention.bytes", -1, "Delete the oldest segments while a partition is larger; -1 for no limit.", -1,
+    _long("retention.bytes", -1,
+          "Maximum size of a partition before its oldest segments are deleted; -1 for no limit.", -1,
           "log.retention.bytes"),
-    _long("retention.ms", 7 * _DAY_MS, "Delete segments whose newest record is older; -1 for no limit.", -1,
+    _long("retention.ms", 7 * _DAY_MS,
+          "Maximum age of a segment's newest record before the segment is deleted; -1 for no limit.", -1,
           "log.retention.ms"),
-    _int("segment.bytes", 1 << 30, "Start a new segment when one would grow larger.", 14, "log.segment.bytes"),
-    _int("segment.index.bytes", 10_485_760, "Accepted; indexes grow as needed.", 4,
+    _int("segment.bytes", 1 << 30, "Maximum size of a segment before a new one is started.", 14,
+         "log.segment.bytes"),
+    _int("segment.index.bytes", 10_485_760, "Has no effect: indexes grow as needed.", 4,
          "log.index.size.max.bytes"),
-    _long("segment.jitter.ms", 0, "Accepted; segments roll when their time has come.", 0, "log.roll.jitter.ms"),
-    _long("segment.ms", 7 * _DAY_MS, "Start a new segment when one is older.", 1, "log.roll.ms"),
-    _flag("unclean.leader.election.enable", "false", "Accepted; there is one replica.",
+    _long("segment.jitter.ms", 0, "Has no effect: segments roll without jitter.", 0, "log.roll.jitter.ms"),
+    _long("segment.ms", 7 * _DAY_MS, "Maximum age of a segment before a new one is started.", 1, "log.roll.ms"),
+    _flag("unclean.leader.election.enable", "false", "Has no effect: there is one replica.",
           "unclean.leader.election.enable"),
 )  # fmt: skip
 
@@ -201,44 +198,48 @@ _BROKER_ONLY = (
         name="advertised.listeners",
         type=ConfigType.LIST,
         default="",
-        doc="What clients are told to connect to.",
+        doc="Addresses for clients to connect to.",
     ),
-    _flag("auto.create.topics.enable", "true", "Create a topic when a client first asks for it."),
-    _flag("delete.topic.enable", "true", "Accepted; topics can be deleted."),
-    _int("broker.id", 1, "The number of this node."),
-    _int("node.id", 1, "The number of this node."),
+    _flag("auto.create.topics.enable", "true", "Create a topic when a client first requests it."),
+    _flag("delete.topic.enable", "true", "Has no effect: topics can be deleted."),
+    _int("broker.id", 1, "The id of this node."),
+    _int("node.id", 1, "The id of this node."),
     _int("default.replication.factor", 1, "There is one replica.", 1),
     _int("group.initial.rebalance.delay.ms", 0, "How long the first member of an empty group waits for others."),
     _flag(
         "headwater.any.replication.factor",
         "false",
-        "Whether a topic that asks for three replicas gets the one there is, and not an error.",
+        "Accept topics with any replication factor; they get one replica.",
     ),
-    _flag("log.cleaner.enable", "true", "Compact topics whose cleanup.policy says so."),
-    _long("log.cleaner.backoff.ms", 15_000, "How often to look for something to compact.", 1),
-    _text("log.dirs", "", "The directory of the log."),
-    _long("log.retention.check.interval.ms", 300_000, "How often to look for segments that have expired.", 1),
-    _int("num.partitions", 1, "Partitions of a topic that is created without saying.", 1),
+    _flag("log.cleaner.enable", "true", "Compact topics whose cleanup.policy includes compact."),
+    _long("log.cleaner.backoff.ms", 15_000, "How often to check for logs to compact.", 1),
+    _text("log.dirs", "", "Directory of the log."),
+    _long("log.retention.check.interval.ms", 300_000, "How often to check for expired segments.", 1),
+    _int("num.partitions", 1, "Default number of partitions of a new topic.", 1),
     _int("offsets.topic.replication.factor", 1, "There is one replica.", 1),
-    _int("socket.request.max.bytes", 104_857_600, "The largest request that is taken.", 1),
+    _int("socket.request.max.bytes", 104_857_600, "Maximum size of a request.", 1),
     _int("transaction.state.log.replication.factor", 1, "There is one replica.", 1),
     _int("transaction.state.log.min.isr", 1, "There is one replica.", 1),
 )
 
-# Heartbeats come more often than every five seconds as in Kafka: a rebalance takes one or two of them.
+# Heartbeats are more frequent than in Kafka (every five seconds), because a rebalance takes one or two of them.
 _GROUP_TABLE = (
-    _int("consumer.heartbeat.interval.ms", 1000, "How often members of a consumer group report.", 1),
-    _int("consumer.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),
-    _flag("errors.deadletterqueue.copy.record.enable", "false", "Whether a dead letter carries the record."),
-    _text("errors.deadletterqueue.topic.name", "", "Where records go that are rejected or given up."),
-    _text("share.auto.offset.reset", "latest", "Where a share group starts: latest, earliest, by_duration:PT1H."),
-    _int("share.delivery.count.limit", 5, "How often a record is given out before it is given up.", 1),
-    _int("share.heartbeat.interval.ms", 1000, "How often members of a share group report.", 1),
-    _text("share.isolation.level", "read_uncommitted", "Whether records of aborted transactions are given out.",
+    _int("consumer.heartbeat.interval.ms", 1000, "How often members of a consumer group send heartbeats.", 1),
+    _int("consumer.session.timeout.ms", 45_000, "A member without a heartbeat for this long is removed.", 1),
+    _flag("errors.deadletterqueue.copy.record.enable", "false", "Copy the record into its dead letter."),
+    _text("errors.deadletterqueue.topic.name", "",
+          "Dead-letter topic for records that are rejected or reach the delivery limit."),
+    _text("share.auto.offset.reset", "latest",
+          "Start offset of a new share group: latest, earliest, by_duration:PT1H."),
+    _int("share.delivery.count.limit", 5, "Maximum number of deliveries of a record before it is given up.", 1),
+    _int("share.heartbeat.interval.ms", 1000, "How often members of a share group send heartbeats.", 1),
+    _text("share.isolation.level", "read_uncommitted",
+          "Deliver records of aborted transactions, or committed ones only.",
           ("read_uncommitted", "read_committed")),
-    _int("share.partition.max.record.locks", 2000, "Records of a partition that may be out at a time.", 1),
-    _int("share.record.lock.duration.ms", 30_000, "How long a record is a consumer's before it comes back.", 1),
-    _int("share.session.timeout.ms", 45_000, "A member that is silent for longer is taken out.", 1),
+    _int("share.partition.max.record.locks", 2000, "Maximum number of records of a partition in flight.", 1),
+    _int("share.record.lock.duration.ms", 30_000,
+         "How long a consumer may hold a record before it is released.", 1),
+    _int("share.session.timeout.ms", 45_000, "A member without a heartbeat for this long is removed.", 1),
 )  # fmt: skip
 
 _FIXED = {"broker.id", "node.id", "log.dirs", "socket.request.max.bytes", "auto.create.topics.enable",
@@ -249,17 +250,11 @@ _FIXED = {"broker.id", "node.id", "log.dirs", "socket.request.max.bytes", "auto.
 
 
 def _as_brokers(config: Config) -> Config:
-    return Config(
-        name=config.broker_name or config.name, type=config.type, default=config.default, doc=config.doc,
-        low=config.low, high=config.high, choices=config.choices,
-    )  # fmt: skip
+    return replace(config, name=config.broker_name or config.name, broker_name=None)
 
 
 def _fixed(config: Config) -> Config:
-    return Config(
-        name=config.name, type=config.type, default=config.default, doc=config.doc, low=config.low,
-        high=config.high, choices=config.choices, read_only=config.name in _FIXED,
-    )  # fmt: skip
+    return replace(config, read_only=config.name in _FIXED)
 
 
 def _by_name(rows: tuple[Config, ...]) -> dict[str, Config]:
@@ -277,7 +272,7 @@ TABLES: dict[ConfigResource, dict[str, Config]] = {
 
 
 def check_config(kind: ConfigResource, name: str, value: str) -> None:
-    """An InvalidConfig that names the offender, if there is no such config or it does not take the value."""
+    """Raise InvalidConfig if the config does not exist, or its value is not allowed."""
     config = TABLES[kind].get(name)
     if config is None:
         raise InvalidConfig(f"unknown {kind.name.lower()} config name: {name}")
@@ -290,7 +285,7 @@ def _check_codec(value: str) -> str | None:
     compression = _compression(value)
     if compression is None or is_available(compression):
         return None
-    return f"the PyArrow of this installation was built without {value}; install one from PyPI, or use another"
+    return f"the installed PyArrow was built without {value}; install PyArrow from PyPI, or use another codec"
 
 
 def _compression(value: str) -> Compression | None:
@@ -300,7 +295,7 @@ def _compression(value: str) -> Compression | None:
 
 
 def check_configs(kind: ConfigResource, values: Mapping[str, str]) -> None:
-    """Check every config of a new topic, or of a change."""
+    """Check all configs of a new resource or a change."""
     for name, value in values.items():
         check_config(kind, name, value)
     if kind is ConfigResource.TOPIC:
@@ -308,7 +303,7 @@ def check_configs(kind: ConfigResource, values: Mapping[str, str]) -> None:
         if low is not None and high is not None and int(low) > int(high):
             raise InvalidConfig(
                 f"invalid value {low!r} for configuration min.compaction.lag.ms: "
-                f"it is above max.compaction.lag.ms, which is {high}"
+                f"it is greater than max.compaction.lag.ms, which is {high}"
             )
 
 
@@ -331,7 +326,7 @@ def _check_choice(config: Config, value: str) -> str | None:
 def _check_list(config: Config, value: str) -> str | None:
     items = split_list(value)
     problem = next(filter(None, (_check_choice(config, item) for item in items)), None)
-    return problem or (None if len(set(items)) == len(items) else "an item stands twice")
+    return problem or (None if len(set(items)) == len(items) else "an item is repeated")
 
 
 _CHECKS: dict[ConfigType, Callable[[Config, str], str | None]] = {
@@ -352,29 +347,33 @@ def split_list(value: str) -> list[str]:
 
 
 def broker_values(static: Mapping[str, str], dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:
-    """Every config of the broker: changed while it runs, else set when it started, else the default."""
+    """Return every config of the broker: changed at run time, else set at the start, else the default."""
     found = {}
     for name, config in TABLES[ConfigResource.BROKER].items():
-        said = [(name, dynamic[name], ConfigSource.DYNAMIC_BROKER)] if name in dynamic else []
+        synonyms = [(name, dynamic[name], ConfigSource.DYNAMIC_BROKER)] if name in dynamic else []
         if name in static and static[name] != config.default:
-            said.append((name, static[name], ConfigSource.STATIC_BROKER))
-        said.append((name, config.default, ConfigSource.DEFAULT))
-        found[name] = ConfigValue(config=config, value=said[0][1], source=said[0][2], synonyms=tuple(said))
+            synonyms.append((name, static[name], ConfigSource.STATIC_BROKER))
+        synonyms.append((name, config.default, ConfigSource.DEFAULT))
+        found[name] = ConfigValue(
+            config=config, value=synonyms[0][1], source=synonyms[0][2], synonyms=tuple(synonyms)
+        )
     return found
 
 
 def topic_values(on_topic: Mapping[str, str], broker: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-    """Every config of a topic: set on it, else the broker's."""
+    """Return every config of a topic: set on it, else the broker's."""
     found = {}
     for name, config in TABLES[ConfigResource.TOPIC].items():
-        said = [(name, on_topic[name], ConfigSource.TOPIC)] if name in on_topic else []
-        said += broker[config.broker_name or name].synonyms
-        found[name] = ConfigValue(config=config, value=said[0][1], source=said[0][2], synonyms=tuple(said))
+        synonyms = [(name, on_topic[name], ConfigSource.TOPIC)] if name in on_topic else []
+        synonyms += broker[config.broker_name or name].synonyms
+        found[name] = ConfigValue(
+            config=config, value=synonyms[0][1], source=synonyms[0][2], synonyms=tuple(synonyms)
+        )
     return found
 
 
 def group_values(on_group: Mapping[str, str]) -> dict[str, ConfigValue]:
-    """Every config of a group: set on it, else the default."""
+    """Return every config of a group: set on it, else the default."""
     return {
         name: ConfigValue(
             config=config,
@@ -386,7 +385,7 @@ def group_values(on_group: Mapping[str, str]) -> dict[str, ConfigValue]:
 
 
 def topic_config(values: Mapping[str, ConfigValue]) -> TopicConfig:
-    """What the broker acts on."""
+    """Parse the configs that the broker uses."""
 
     def text(name: str) -> str:
         return values[name].value
@@ -410,3 +409,6 @@ def topic_config(values: Mapping[str, ConfigValue]) -> TopicConfig:
         conditional_append=text("headwater.conditional.append") == "true",
         compression=_compression(text("compression.type")),
     )
+
+
+DEFAULT_TOPIC_CONFIG = topic_config(topic_values({}, broker_values({}, {})))

@@ -1,11 +1,11 @@
-"""Client quotas: how fast a user or a client id may produce, fetch or use the broker, and how long it must rest.
+"""Client quotas: rates at which a user or client id may produce, fetch or use the broker, and the throttle times.
 
-Which quota holds is decided as in Kafka, for each kind by itself: the most particular entity that has one. A quota
-of a user is shared by all of its clients, one of a client id by all connections of that name.
+The quota of a client is found as in Kafka, for each kind separately: that of the most specific entity that has
+one. A quota of a user is shared by all its clients, a quota of a client id by all connections with that id.
 
-A bucket is filled by what a client does and leaks at the rate of its quota. What it may hold is what the rate
-gives in Kafka's window of ten seconds, so a burst passes; what is above it must have leaked before the client goes
-on, so the average is held however long it lasts. Pure: time is passed in.
+Each quota has a leaky bucket, which fills with the client's usage and drains at the rate of the quota. Its
+capacity is what the rate yields in Kafka's window of ten seconds, which allows bursts. If it overflows, the client
+is throttled until the excess has drained, which keeps the average rate. Pure: the time is passed in.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,20 +16,20 @@ from typing import NamedTuple
 from headwater.errors import InvalidError
 
 DEFAULT = ""
-"""As a name: everybody who has no quota of their own. Kafka allows no empty name, so it is free."""
+"""The name of the default entity, for all without a quota of their own; Kafka allows no empty names."""
 
 WINDOW_S = 10.0
-"""Kafka's quota.window.num - 1 times quota.window.size.seconds, by its defaults."""
+"""Kafka's (quota.window.num - 1) times quota.window.size.seconds, with its defaults."""
 
-REQUEST_REST_S_MAX = 1.0
-"""For the time of requests Kafka lets nobody rest for longer than one window at a time."""
+REQUEST_THROTTLE_S_MAX = 1.0
+"""For request time, Kafka throttles for at most one window at a time."""
 
 METERS_MAX = 10_000
 IDLE_S = 3600.0
 
 
 class QuotaKind(StrEnum):
-    """What is limited, by Kafka's names."""
+    """The limited resource, with Kafka's names."""
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
@@ -37,7 +37,7 @@ class QuotaKind(StrEnum):
 
 
 class Entity(NamedTuple):
-    """Whom a quota is for: a user, a client id, or a client id of a user; None for what is not asked."""
+    """The entity of a quota: a user, a client id, or a client id of a user; None for the part that is not set."""
 
     user: str | None = None
     client_id: str | None = None
@@ -52,7 +52,7 @@ class Entity(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Who shares a limit: the entity of the quota, with the names of those it was found for."""
+    """The clients that share a limit: the quota's entity, with the actual names in place of defaults."""
 
     kind: QuotaKind
     entity: Entity
@@ -60,7 +60,7 @@ class Bucket(NamedTuple):
 
 @dataclass(slots=True)
 class Meter:
-    """How full a bucket is, and what came of it."""
+    """The level of a bucket, and statistics of its throttling."""
 
     rate: float
     level: float = 0.0
@@ -69,24 +69,24 @@ class Meter:
     throttled_s: float = 0.0
 
     def fill(self, amount: float, now: float) -> float:
-        """Note that something was used; how long to rest until the bucket holds it."""
+        """Add usage; return the throttle time in seconds until the bucket no longer overflows."""
         self.level = max(self.level - self.rate * (now - self.at), 0.0) + amount
         self.at = now
         return max(self.level / self.rate - WINDOW_S, 0.0)
 
 
 def check_quota(key: str, value: float) -> None:
-    """An InvalidError if there is no such quota, or not with such a value."""
+    """Raise InvalidError if the quota does not exist, or its value is not allowed."""
     if key not in list(QuotaKind):
-        raise InvalidError(f"quota {key!r} is not enforced by this broker; there are {', '.join(QuotaKind)}")
+        raise InvalidError(f"quota {key!r} is not enforced by this broker, expected one of {', '.join(QuotaKind)}")
     if not value > 0:
         raise InvalidError(f"quota {key} must be greater than 0, not {value:g}")
     if key != QuotaKind.REQUEST and value != int(value):
-        raise InvalidError(f"quota {key} is a whole number of bytes a second, not {value:g}")
+        raise InvalidError(f"quota {key} must be a whole number of bytes per second, not {value:g}")
 
 
 def precedence(user: str, client_id: str) -> Iterator[tuple[Entity, Entity]]:
-    """Where a quota is looked for, the most particular first, and who shares it if it is found there."""
+    """Yield the entities to search for a quota, most specific first, each with the entity that shares it."""
     both, of_user, of_client = Entity(user, client_id), Entity(user), Entity(None, client_id)
     yield both, both
     yield Entity(user, DEFAULT), both
@@ -100,13 +100,13 @@ def precedence(user: str, client_id: str) -> Iterator[tuple[Entity, Entity]]:
 
 @dataclass(slots=True)
 class Quotas:
-    """The quotas of a broker and how far they are used up. Used from its loop only."""
+    """The quotas of a broker and their usage. Used from its loop only."""
 
     table: dict[Entity, dict[str, float]] = field(default_factory=dict)
     meters: dict[Bucket, Meter] = field(default_factory=dict)
 
     def change(self, entity: Entity, values: Mapping[str, float]) -> None:
-        """Replace the quotas of an entity; what was used up to now is forgotten."""
+        """Replace the quotas of an entity; all usage is reset."""
         if values:
             self.table[entity] = dict(values)
         else:
@@ -114,7 +114,7 @@ class Quotas:
         self.meters.clear()
 
     def limit(self, kind: QuotaKind, user: str, client_id: str) -> tuple[float, Entity] | None:
-        """The quota that holds for a client, and who shares it; None if there is none."""
+        """Return the quota of a client and the entity that shares it; None if it has none."""
         for entity, shared_by in precedence(user, client_id):
             value = self.table.get(entity, {}).get(kind)
             if value is not None:
@@ -122,12 +122,12 @@ class Quotas:
         return None
 
     def burst(self, kind: QuotaKind, user: str, client_id: str) -> int | None:
-        """How much a client may use at once; None if there is no limit."""
+        """Return how much a client may use at once; None if it has no quota."""
         found = self.limit(kind, user, client_id)
         return None if found is None else max(int(found[0] * WINDOW_S), 1)
 
     def use(self, kind: QuotaKind, user: str, client_id: str, amount: float, now: float) -> float:
-        """Note bytes, or seconds of the broker's time; how many seconds the client has to rest."""
+        """Add usage in bytes, or seconds of request time; return the throttle time in seconds."""
         found = self.limit(kind, user, client_id)
         if found is None:
             return 0.0
@@ -135,19 +135,19 @@ class Quotas:
         bucket = Bucket(kind, shared_by)
         meter = self.meters.get(bucket)
         if meter is None:
-            self._make_room(now)
-            # A hundred percent is one thread's whole time.
+            self._drop_meters(now)
+            # 100 percent is the full time of one thread.
             meter = self.meters[bucket] = Meter(rate=value / 100 if kind is QuotaKind.REQUEST else value, at=now)
-        rest = meter.fill(amount, now)
+        throttle_s = meter.fill(amount, now)
         if kind is QuotaKind.REQUEST:
-            rest = min(rest, REQUEST_REST_S_MAX)
-        if rest > 0:
+            throttle_s = min(throttle_s, REQUEST_THROTTLE_S_MAX)
+        if throttle_s > 0:
             meter.throttled += 1
-            meter.throttled_s += rest
-        return rest
+            meter.throttled_s += throttle_s
+        return throttle_s
 
-    def _make_room(self, now: float) -> None:
-        """Client ids come from outside: forget those that have been idle, and if need be the least used."""
+    def _drop_meters(self, now: float) -> None:
+        """Bound the number of meters, since clients choose their ids: drop idle ones, then the emptiest half."""
         if len(self.meters) < METERS_MAX:
             return
         self.meters = {bucket: meter for bucket, meter in self.meters.items() if now - meter.at < IDLE_S}
@@ -156,27 +156,28 @@ class Quotas:
             self.meters = dict(fullest[: METERS_MAX // 2])
 
 
-# -- looking for entities -------------------------------------------------------------------------------------
+# -- search ---------------------------------------------------------------------------------------------------
 
 
 class EntityMatch(NamedTuple):
-    """What is wanted of one part of an entity: this name (DEFAULT for the default), or None for any."""
+    """A condition on one part of an entity: a name (DEFAULT for the default entity), or None for any."""
 
     name: str | None
 
 
 def matching(
-    table: Mapping[Entity, Mapping[str, float]], wanted: Mapping[str, EntityMatch], *, strict: bool
+    table: Mapping[Entity, Mapping[str, float]], conditions: Mapping[str, EntityMatch], *, strict: bool
 ) -> Iterable[tuple[Entity, Mapping[str, float]]]:
-    """The entities that have every wanted part; if strict, no other part."""
+    """Yield the entities that match all conditions; if `strict`, they must have no other parts."""
     for entity, values in sorted(table.items(), key=lambda item: (item[0].user or "", item[0].client_id or "")):
         parts = {kind: name for kind, name in zip(ENTITY_TYPES, entity, strict=True) if name is not None}
         fits = all(
-            kind in parts and (match.name is None or match.name == parts[kind]) for kind, match in wanted.items()
+            kind in parts and (match.name is None or match.name == parts[kind])
+            for kind, match in conditions.items()
         )
-        if fits and (not strict or parts.keys() == wanted.keys()):
+        if fits and (not strict or parts.keys() == conditions.keys()):
             yield entity, values
 
 
 ENTITY_TYPES = ("user", "client-id")
-"""The parts of an Entity, by Kafka's names and in its order."""
+"""The parts of an Entity in order, with Kafka's names."""

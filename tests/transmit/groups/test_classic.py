@@ -1,4 +1,4 @@
-"""Consumer groups, step by step: every call is given the time, and answers are kept to be looked at."""
+"""Classic consumer groups, step by step: the time is passed to every call, and replies are collected."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def request(member_id: str = "", **changes: object) -> JoinRequest:
 
 
 class World:
-    """One group, and every answer it has given."""
+    """One group, and all its replies."""
 
     def __init__(self, initial_delay_s: float = 0.0) -> None:
         self.groups = ClassicGroups(initial_delay_s)
@@ -66,12 +66,12 @@ class World:
         self.groups.expire(self.now)
 
     def stable(self, *instance_ids: str | None) -> list[JoinReply]:
-        """Let members in, one per instance id, until the group is stable; the first is the leader."""
+        """Add members, one per instance id, until the group is stable; the first is the leader."""
         waiting = [self.join(instance_id=instance_ids[0])]
         first = waiting[0][0].member_id
         waiting += [self.join(instance_id=instance_id) for instance_id in instance_ids[1:]]
         if len(waiting) > 1:
-            # The first comes again, because the others started a new round.
+            # The first member rejoins, because the others started a new round.
             waiting[0] = self.join(first, instance_id=instance_ids[0])
         members = [reply for (reply,) in waiting]
         leader = next(m for m in members if m.member_id == m.leader)
@@ -85,7 +85,7 @@ class World:
 # -- rounds ---------------------------------------------------------------------------------------------------
 
 
-def test_the_first_member_is_leader_at_once_and_is_told_who_is_there() -> None:
+def test_the_first_member_becomes_leader_at_once_and_gets_the_members() -> None:
     world = World()
     (joined,) = world.join()
     assert joined.error is GroupError.NONE
@@ -95,13 +95,13 @@ def test_the_first_member_is_leader_at_once_and_is_told_who_is_there() -> None:
     assert world.state is GroupState.COMPLETING
 
 
-def test_the_first_round_waits_for_more_members_if_told_to() -> None:
+def test_the_first_round_waits_for_the_initial_delay() -> None:
     world = World(initial_delay_s=3.0)
     first = world.join()
     world.wait(2.0)
     second = world.join()
     world.wait(2.0)
-    assert (first, second) == ([], [])  # each that comes makes it wait anew
+    assert (first, second) == ([], [])  # each join restarts the delay
     world.wait(1.0)
     assert first[0].generation == second[0].generation == 1
     assert len(first[0].members) == 2
@@ -111,7 +111,7 @@ def test_the_first_round_waits_for_more_members_if_told_to() -> None:
     assert third[0].generation == 2  # only the first round waits
 
 
-def test_the_first_round_does_not_wait_for_ever() -> None:
+def test_the_first_round_ends_at_its_deadline() -> None:
     world = World(initial_delay_s=3.0)
     waiting = []
     while world.now < REBALANCE_S:
@@ -120,7 +120,7 @@ def test_the_first_round_does_not_wait_for_ever() -> None:
     assert {reply.generation for (reply,) in waiting} == {1}
 
 
-def test_a_group_that_everybody_leaves_in_its_first_round_begins_anew() -> None:
+def test_a_group_that_all_members_leave_in_its_first_round_starts_over() -> None:
     world = World(initial_delay_s=3.0)
     left = world.join()
     group = world.groups.get("g")
@@ -134,7 +134,7 @@ def test_a_group_that_everybody_leaves_in_its_first_round_begins_anew() -> None:
     assert joined[0].error is GroupError.NONE
 
 
-def test_a_second_member_waits_until_the_first_has_come_again() -> None:
+def test_a_second_member_waits_until_the_first_has_rejoined() -> None:
     world = World()
     (first,) = world.join()
     waiting = world.join()
@@ -148,7 +148,7 @@ def test_a_second_member_waits_until_the_first_has_come_again() -> None:
     assert {member_id for member_id, _, _ in first_again.members} == {first.member_id, second.member_id}
 
 
-def test_members_get_what_the_leader_gave_them() -> None:
+def test_members_get_the_leaders_assignments() -> None:
     world = World()
     first, second = world.stable(None, None)
     assert world.sync(first)[0].assignment == b"for " + first.member_id.encode()
@@ -168,13 +168,13 @@ def test_a_member_that_syncs_before_the_leader_waits_for_it() -> None:
     assert synced == [SyncReply(protocol_type="consumer", protocol="range", assignment=b"all")]
 
 
-def test_a_member_the_leader_forgot_gets_nothing() -> None:
+def test_a_member_without_an_assignment_gets_an_empty_one() -> None:
     world = World()
     (joined,) = world.join()
     assert world.sync(joined, {})[0] == SyncReply(protocol_type="consumer", protocol="range", assignment=b"")
 
 
-def test_a_new_member_interrupts_those_who_wait_for_their_assignment() -> None:
+def test_a_new_member_interrupts_members_that_wait_for_their_assignment() -> None:
     world = World()
     (first,) = world.join()
     world.join()
@@ -185,14 +185,14 @@ def test_a_new_member_interrupts_those_who_wait_for_their_assignment() -> None:
     assert [reply.error for reply in synced] == [GroupError.REBALANCE_IN_PROGRESS]
 
 
-def test_a_sync_during_a_round_is_told_to_join() -> None:
+def test_a_sync_during_a_round_returns_rebalance_in_progress() -> None:
     world = World()
     (first,) = world.join()
     world.join()
     assert world.sync(first)[0].error is GroupError.REBALANCE_IN_PROGRESS
 
 
-def test_the_next_in_line_leads_when_the_leader_leaves() -> None:
+def test_the_next_member_becomes_leader_when_the_leader_leaves() -> None:
     world = World()
     leader, second, third = world.stable(None, None, None)
     assert world.leave(leader.member_id) is GroupError.NONE
@@ -235,7 +235,7 @@ def test_a_follower_that_joins_again_with_other_protocols_starts_a_round() -> No
     assert world.state is GroupState.PREPARING
 
 
-def test_a_join_that_is_sent_again_answers_the_one_before() -> None:
+def test_a_repeated_join_ends_the_previous_one() -> None:
     world = World()
     (first,) = world.join()
     second = world.join(instance_id="i")
@@ -246,7 +246,7 @@ def test_a_join_that_is_sent_again_answers_the_one_before() -> None:
     assert [reply.error for reply in again] == [GroupError.NONE]
 
 
-def test_a_sync_that_is_sent_again_answers_the_one_before() -> None:
+def test_a_repeated_sync_ends_the_previous_one() -> None:
     world = World()
     (first,) = world.join()
     waiting = world.join()
@@ -278,7 +278,7 @@ def test_the_protocol_that_all_have_and_most_prefer_is_chosen() -> None:
         {"protocol_type": ""},
     ],
 )
-def test_a_member_that_does_not_fit_is_refused(changes: dict[str, object]) -> None:
+def test_a_member_with_inconsistent_protocols_is_rejected(changes: dict[str, object]) -> None:
     world = World()
     world.stable(None)
     (refused,) = world.join(**changes)
@@ -286,7 +286,7 @@ def test_a_member_that_does_not_fit_is_refused(changes: dict[str, object]) -> No
     assert world.state is GroupState.STABLE
 
 
-def test_a_member_alone_may_change_its_protocol() -> None:
+def test_a_single_member_may_change_its_protocol() -> None:
     world = World()
     (member,) = world.stable(None)
     (again,) = world.join(member.member_id, protocols=(STICKY,))
@@ -296,7 +296,7 @@ def test_a_member_alone_may_change_its_protocol() -> None:
 # -- ids ------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_member_is_given_an_id_to_come_back_with() -> None:
+def test_a_new_member_gets_an_id_to_rejoin_with() -> None:
     world = World()
     (refused,) = world.join(knows_member_id_required=True)
     assert refused.error is GroupError.MEMBER_ID_REQUIRED
@@ -312,21 +312,21 @@ def test_an_id_that_is_not_used_in_time_is_unknown() -> None:
     assert world.join(refused.member_id)[0].error is GroupError.UNKNOWN_MEMBER
 
 
-def test_an_id_that_is_given_back_is_unknown() -> None:
+def test_an_id_is_unknown_after_leaving_with_it() -> None:
     world = World()
     (refused,) = world.join(knows_member_id_required=True)
     assert world.leave(refused.member_id) is GroupError.NONE
     assert world.join(refused.member_id)[0].error is GroupError.UNKNOWN_MEMBER
 
 
-def test_an_id_that_nobody_gave_is_unknown() -> None:
+def test_an_id_that_was_never_assigned_is_unknown() -> None:
     world = World()
     assert world.join("stranger")[0].error is GroupError.UNKNOWN_MEMBER
     assert world.leave("stranger") is GroupError.UNKNOWN_MEMBER
     assert world.sync(JoinReply(member_id="stranger", generation=1))[0].error is GroupError.UNKNOWN_MEMBER
 
 
-def test_a_request_of_an_older_generation_is_refused() -> None:
+def test_a_request_of_an_older_generation_is_rejected() -> None:
     world = World()
     (member,) = world.stable(None)
     old = replace(member, generation=member.generation - 1)
@@ -334,7 +334,7 @@ def test_a_request_of_an_older_generation_is_refused() -> None:
     assert world.sync(old)[0].error is GroupError.ILLEGAL_GENERATION
 
 
-def test_a_full_group_takes_no_more() -> None:
+def test_a_full_group_rejects_new_members() -> None:
     world = World()
     for _ in range(MEMBERS_MAX):
         world.join(knows_member_id_required=True)
@@ -343,10 +343,10 @@ def test_a_full_group_takes_no_more() -> None:
     assert world.join()[0].error is GroupError.NONE
 
 
-# -- silence --------------------------------------------------------------------------------------------------
+# -- timeouts -------------------------------------------------------------------------------------------------
 
 
-def test_a_member_that_falls_silent_is_taken_out() -> None:
+def test_a_member_whose_session_times_out_is_removed() -> None:
     world = World()
     first, second = world.stable(None, None)
     world.wait(SESSION_S - 1)
@@ -358,7 +358,7 @@ def test_a_member_that_falls_silent_is_taken_out() -> None:
     assert [member_id for member_id, _, _ in alone.members] == [first.member_id]
 
 
-def test_a_round_goes_on_without_those_who_do_not_come() -> None:
+def test_a_round_continues_without_members_that_do_not_join() -> None:
     world = World()
     (first,) = world.join(session_timeout_s=REBALANCE_S * 2)
     world.sync(first)
@@ -371,7 +371,7 @@ def test_a_round_goes_on_without_those_who_do_not_come() -> None:
     assert world.heartbeat(first) is GroupError.UNKNOWN_MEMBER
 
 
-def test_a_leader_that_never_assigns_is_taken_out() -> None:
+def test_a_leader_that_never_assigns_is_removed() -> None:
     world = World()
     (first,) = world.join(session_timeout_s=REBALANCE_S * 2)
     waiting = world.join(session_timeout_s=REBALANCE_S * 2)
@@ -385,7 +385,7 @@ def test_a_leader_that_never_assigns_is_taken_out() -> None:
     assert alone.leader == second.member_id
 
 
-def test_a_member_that_waits_for_others_is_not_silent() -> None:
+def test_a_member_that_waits_for_a_reply_does_not_time_out() -> None:
     world = World()
     (first,) = world.join(session_timeout_s=REBALANCE_S)
     waiting = world.join()
@@ -398,7 +398,7 @@ def test_a_member_that_waits_for_others_is_not_silent() -> None:
 # -- static members -------------------------------------------------------------------------------------------
 
 
-def test_a_restarted_static_member_takes_its_place_and_the_group_does_not_stop() -> None:
+def test_a_restarted_static_member_causes_no_rebalance() -> None:
     world = World()
     first, second = world.stable("a", "b")
     (back,) = world.join(instance_id="b")
@@ -409,14 +409,14 @@ def test_a_restarted_static_member_takes_its_place_and_the_group_does_not_stop()
     assert world.heartbeat(first) is GroupError.NONE
 
 
-def test_a_restarted_static_leader_does_not_take_itself_for_the_leader() -> None:
+def test_a_restarted_static_leader_does_not_assign() -> None:
     world = World()
     first, _ = world.stable("a", "b")
     (back,) = world.join(instance_id="a")
-    # It would assign partitions to the members it is told of, and it is told of none.
+    # A leader assigns partitions to the members in its reply, and this one has none.
     assert back.leader == first.member_id != back.member_id
     assert back.members == ()
-    # When it comes again it leads.
+    # When it rejoins, it is the leader.
     assert world.join(back.member_id, instance_id="a") == []
     assert world.state is GroupState.PREPARING
 
@@ -467,7 +467,7 @@ def test_a_static_member_may_miss_a_round_until_its_session_ends() -> None:
 # -- commits and deletion -------------------------------------------------------------------------------------
 
 
-def test_commits_are_taken_from_members_and_from_outside_only_while_the_group_is_empty() -> None:
+def test_commits_are_accepted_from_members_and_from_other_clients_while_the_group_is_empty() -> None:
     world = World()
     check = world.groups.check_commit
     assert check("g", "", -1, world.now) is GroupError.NONE
@@ -481,11 +481,11 @@ def test_commits_are_taken_from_members_and_from_outside_only_while_the_group_is
     assert check("g", "", -1, world.now) is GroupError.UNKNOWN_MEMBER
     assert check("g", "an id of its own", -1, world.now) is GroupError.UNKNOWN_MEMBER
     world.join()
-    assert check("g", joined.member_id, 1, world.now) is GroupError.NONE  # while the next round begins
+    assert check("g", joined.member_id, 1, world.now) is GroupError.NONE  # when the next round starts
     assert check("other", "gone", 3, world.now) is GroupError.UNKNOWN_MEMBER
 
 
-def test_a_commit_keeps_a_member_in() -> None:
+def test_a_commit_counts_as_a_heartbeat() -> None:
     world = World()
     (member,) = world.stable(None)
     world.wait(SESSION_S - 1)
@@ -494,7 +494,7 @@ def test_a_commit_keeps_a_member_in() -> None:
     assert world.heartbeat(member) is GroupError.NONE
 
 
-def test_only_an_empty_group_is_deleted() -> None:
+def test_only_an_empty_group_can_be_deleted() -> None:
     world = World()
     (member,) = world.stable(None)
     assert world.groups.delete("g") is GroupError.NON_EMPTY
@@ -503,7 +503,7 @@ def test_only_an_empty_group_is_deleted() -> None:
     assert world.groups.get("g") is None
 
 
-# -- in general -----------------------------------------------------------------------------------------------
+# -- invariants -----------------------------------------------------------------------------------------------
 
 STEPS = st.lists(
     st.tuples(
@@ -518,7 +518,9 @@ STEPS = st.lists(
 
 @given(STEPS)
 @settings(max_examples=200)
-def test_nobody_waits_for_ever(steps: list[tuple[str, int, str | None, tuple[tuple[str, bytes], ...]]]) -> None:
+def test_every_request_gets_a_reply(
+    steps: list[tuple[str, int, str | None, tuple[tuple[str, bytes], ...]]],
+) -> None:
     world = World()
     answers: list[list[JoinReply] | list[SyncReply]] = []
     for kind, number, instance_id, protocols in steps:
@@ -543,12 +545,12 @@ def test_nobody_waits_for_ever(steps: list[tuple[str, int, str | None, tuple[tup
         else:
             world.leave(member.id)
         check_invariants(world)
-    for _ in range(40):  # everyone has stopped; time goes by
+    for _ in range(40):  # all members have stopped; time passes
         world.wait(SESSION_S)
         check_invariants(world)
     assert all(len(replies) == 1 for replies in answers)
     group = world.groups.get("g")
-    assert group is None or (group.state, group.members, group.awaited_ids) == (GroupState.EMPTY, {}, {})
+    assert group is None or (group.state, group.members, group.reserved_ids) == (GroupState.EMPTY, {}, {})
 
 
 def check_invariants(world: World) -> None:

@@ -12,12 +12,11 @@ from headwater.transmit.groups.consumer import (
     JOINS,
     LEAVES,
     LEAVES_FOR_NOW,
-    NOTHING,
     ConsumerError,
     ConsumerGroup,
     ConsumerHeartbeat,
-    ConsumerReply,
 )
+from headwater.transmit.groups.heartbeats import NOTHING, HeartbeatReply
 
 TOPICS = {"orders": 4}
 
@@ -26,28 +25,28 @@ def tps(*numbers: int, topic: str = "orders") -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(topic, n) for n in numbers)
 
 
-def beat(group: ConsumerGroup, member: str, epoch: int, now: float = 0.0, **said: Any) -> Any:
+def beat(group: ConsumerGroup, member: str, epoch: int, now: float = 0.0, **fields: Any) -> Any:
     if epoch == JOINS:
-        said = {"topics": frozenset({"orders"}), "owned": NOTHING, "rebalance_timeout_s": 5.0, **said}
-    partitions = said.pop("partitions", TOPICS)
-    request = ConsumerHeartbeat(member_id=member, epoch=epoch, **said)
+        fields = {"topics": frozenset({"orders"}), "owned": NOTHING, "rebalance_timeout_s": 5.0, **fields}
+    partitions = fields.pop("partitions", TOPICS)
+    request = ConsumerHeartbeat(member_id=member, epoch=epoch, **fields)
     return group.heartbeat(request, partitions, now, members_max=5)
 
 
 def joined(*members: str) -> ConsumerGroup:
-    """A group that is stable with these members."""
+    """Return a group that is stable with these members."""
     group = ConsumerGroup(id="g")
     for member in members:
         beat(group, member, JOINS)
     for _ in range(3):
         for member in members:
             known = group.members[member]
-            beat(group, member, known.epoch, owned=known.has)
+            beat(group, member, known.epoch, owned=known.assigned)
     assert group.state == "Stable"
     return group
 
 
-def test_a_partition_is_given_up_before_another_gets_it() -> None:
+def test_a_partition_is_revoked_before_it_is_assigned_to_another_member() -> None:
     group = joined("a")
     assert beat(group, "b", JOINS).assignment == NOTHING
     reply = beat(group, "a", 1)
@@ -63,15 +62,15 @@ def test_a_partition_is_given_up_before_another_gets_it() -> None:
 def test_a_member_of_another_epoch_is_fenced() -> None:
     group = joined("a")
     assert beat(group, "a", 9) is ConsumerError.FENCED_EPOCH
-    assert beat(group, "nobody", 1) is ConsumerError.UNKNOWN_MEMBER
-    assert beat(group, "nobody", LEAVES) is ConsumerError.UNKNOWN_MEMBER
+    assert beat(group, "unknown", 1) is ConsumerError.UNKNOWN_MEMBER
+    assert beat(group, "unknown", LEAVES) is ConsumerError.UNKNOWN_MEMBER
     assert beat(group, "b", JOINS, assignor="sticky") is ConsumerError.UNSUPPORTED_ASSIGNOR
     assert beat(group, "b", JOINS, topics=None, pattern="(") is ConsumerError.INVALID_REGEX
     assert beat(group, "b", JOINS, topics=None) is ConsumerError.INVALID_REQUEST
     assert beat(group, "a", LEAVES_FOR_NOW) is ConsumerError.INVALID_REQUEST
 
 
-def test_a_member_whose_answer_was_lost_may_repeat_itself() -> None:
+def test_a_member_whose_reply_was_lost_may_retry() -> None:
     group = joined("a")
     grown = {"orders": 6}
     assert beat(group, "a", 1, partitions=grown).epoch == 2
@@ -79,25 +78,25 @@ def test_a_member_whose_answer_was_lost_may_repeat_itself() -> None:
     assert beat(group, "a", 1, owned=tps(9), partitions=grown) is ConsumerError.FENCED_EPOCH
 
 
-def test_the_group_is_full() -> None:
+def test_a_full_consumer_group_rejects_new_members() -> None:
     group = joined("a", "b", "c", "d", "e")
     assert beat(group, "f", JOINS) is ConsumerError.GROUP_FULL
 
 
-def test_silent_members_and_those_that_hold_on_are_overdue() -> None:
+def test_members_that_time_out_or_do_not_revoke_are_overdue() -> None:
     group = joined("a", "b")
     assert group.overdue(9.9, session_s=10) == []
     assert group.overdue(10, session_s=10) == ["a", "b"]
     beat(group, "c", JOINS, now=20)
     beat(group, "a", group.members["a"].epoch, now=25)
     beat(group, "b", group.members["b"].epoch, now=20)
-    assert group.members["b"].gives_up
+    assert group.members["b"].revoking
     assert group.overdue(25, session_s=100) == ["b"]
     group.remove(["b"], TOPICS)
     assert set().union(*group.target.values()) == tps(0, 1, 2, 3)
 
 
-def test_a_static_member_keeps_its_place() -> None:
+def test_a_static_member_keeps_its_assignment() -> None:
     group = ConsumerGroup(id="g")
     beat(group, "a", JOINS, instance_id="one")
     assert beat(group, "b", JOINS, instance_id="one") is ConsumerError.UNRELEASED_INSTANCE
@@ -118,11 +117,11 @@ def test_who_may_commit() -> None:
     assert group.check_offsets("", -1) is None
 
 
-def test_range_cuts_each_topic_alike() -> None:
+def test_range_splits_each_topic_alike() -> None:
     both = frozenset({"orders", "people"})
-    given = assign_range({"a": both, "b": both}, {"orders": 3, "people": 3}, {})
-    assert given["a"] == tps(0, 1) | tps(0, 1, topic="people")
-    assert given["b"] == tps(2) | tps(2, topic="people")
+    assigned = assign_range({"a": both, "b": both}, {"orders": 3, "people": 3}, {})
+    assert assigned["a"] == tps(0, 1) | tps(0, 1, topic="people")
+    assert assigned["b"] == tps(2) | tps(2, topic="people")
 
 
 def subscriptions(names: str) -> st.SearchStrategy[dict[str, frozenset[str]]]:
@@ -130,7 +129,7 @@ def subscriptions(names: str) -> st.SearchStrategy[dict[str, frozenset[str]]]:
 
 
 class Assigning(RuleBasedStateMachine):
-    """Members that come, go and change their minds; the target is even and moves no more than it must."""
+    """Members join, leave and change subscriptions; the target is balanced and moves as little as possible."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +153,7 @@ class Assigning(RuleBasedStateMachine):
 
 
 class Reconciling(RuleBasedStateMachine):
-    """Members that heartbeat in any order, some of them slowly; no partition is ever read by two."""
+    """Members send heartbeats in any order, some slowly; no partition is ever read by two members."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,38 +179,38 @@ class Reconciling(RuleBasedStateMachine):
     @rule(data=st.data(), reports=st.booleans())
     def heartbeat(self, data: st.DataObject, reports: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.owned)))
-        said = {"owned": self.owned[name]} if reports else {}
-        self.take(name, beat(self.group, name, self.epochs[name], partitions=self.sizes, **said))
+        fields = {"owned": self.owned[name]} if reports else {}
+        self.take(name, beat(self.group, name, self.epochs[name], partitions=self.sizes, **fields))
 
     @precondition(lambda self: self.owned)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.owned)))
         del self.owned[name], self.epochs[name]
-        assert isinstance(beat(self.group, name, LEAVES, partitions=self.sizes), ConsumerReply)
+        assert isinstance(beat(self.group, name, LEAVES, partitions=self.sizes), HeartbeatReply)
 
     @rule()
     def grow(self) -> None:
         self.sizes["orders"] = min(self.sizes["orders"] + 1, 9)
 
     def take(self, name: str, reply: Any) -> None:
-        assert isinstance(reply, ConsumerReply)
+        assert isinstance(reply, HeartbeatReply)
         assert reply.epoch >= self.epochs.get(name, 0)
         self.epochs[name] = reply.epoch
         if reply.assignment is not None:
             self.owned[name] = reply.assignment
 
     @invariant()
-    def nothing_is_read_by_two(self) -> None:
+    def no_partition_has_two_readers(self) -> None:
         owned = [tp for some in self.owned.values() for tp in some]
         assert len(owned) == len(set(owned))
 
     def teardown(self) -> None:
-        """With heartbeats alone the group settles, and everything is read."""
+        """With heartbeats alone the group becomes stable, and all partitions are assigned."""
         for _ in range(4):
             for name in self.owned:
-                said = {"owned": self.owned[name], "partitions": self.sizes}
-                self.take(name, beat(self.group, name, self.epochs[name], **said))
+                fields = {"owned": self.owned[name], "partitions": self.sizes}
+                self.take(name, beat(self.group, name, self.epochs[name], **fields))
         if self.owned:
             assert self.group.state == "Stable"
             assert set().union(*self.owned.values()) == tps(*range(self.sizes["orders"]))

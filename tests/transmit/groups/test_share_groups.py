@@ -1,4 +1,4 @@
-"""Share groups over TCP, request by request: what the real share consumer does not do, or does not show."""
+"""Share groups over TCP, request by request, for cases that the real share consumer does not produce."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client import groups as group_client
 from headwater.transmit.client.client import Client
 from headwater.transmit.groups.settings import GroupSettings, check_config, duration_ms
-from headwater.transmit.groups.share import dead_letter_writer as letterbox
+from headwater.transmit.groups.share import dead_letter_writer
 from headwater.transmit.groups.share.members import assign_shared
 from headwater.transmit.groups.share.share_partition import Ack
 from headwater.transmit.records.batch import decode_batch, encode_batch, walk
@@ -28,7 +28,7 @@ JOBS = TopicPartition("jobs", 0)
 
 
 class Peer:
-    """A member of the share group `workers` that reads `jobs`, by hand."""
+    """A member of the share group `workers` that reads `jobs`, with single requests."""
 
     def __init__(self, servers: str, member: str = "m") -> None:
         self.servers = servers
@@ -109,7 +109,7 @@ class Peer:
         ]
 
 
-def lent(response: Any) -> list[tuple[int, int, int]]:
+def acquired(response: Any) -> list[tuple[int, int, int]]:
     return [
         (span.first_offset, span.last_offset, span.delivery_count)
         for topic in response.responses
@@ -130,40 +130,40 @@ def test_sessions_are_opened_counted_and_closed(peer: Peer) -> None:
     peer.send(3)
     assert peer.fetch(epoch=4).error_code == Code.SHARE_SESSION_NOT_FOUND
     assert peer.fetch((0, 0, Ack.ACCEPT), epoch=0).error_code == Code.INVALID_REQUEST
-    assert lent(peer.fetch(epoch=0)) == [(0, 2, 1)]
+    assert acquired(peer.fetch(epoch=0)) == [(0, 2, 1)]
     assert peer.fetch(epoch=7).error_code == Code.INVALID_SHARE_SESSION_EPOCH
     peer.epoch = 1
     assert peer.acknowledge((0, 0, Ack.ACCEPT)) == Code.NONE
     assert peer.fetch((1, 1, Ack.ACCEPT), epoch=-1).error_code == Code.NONE
-    assert lent(peer.fetch(epoch=0)) == [(2, 2, 1)]  # what is given back politely does not count
+    assert acquired(peer.fetch(epoch=0)) == [(2, 2, 1)]  # a clean release does not count as a delivery
 
 
-def test_a_broken_connection_gives_back_at_once_and_counts(broker: Broker, peer: Peer) -> None:
+def test_a_broken_connection_releases_records_at_once_and_counts_as_a_delivery(broker: Broker, peer: Peer) -> None:
     peer.send(3)
     for count in range(1, 6):
         other = Peer(broker.bootstrap_servers, member=f"other-{count}")
-        while not (found := lent(other.fetch(epoch=0, max_wait_ms=10_000))):
-            pass  # the broker has not seen yet that the one before is gone
+        while not (found := acquired(other.fetch(epoch=0, max_wait_ms=10_000))):
+            pass  # the broker has not noticed yet that the old connection is closed
         assert found == [(0, 2, count)]
         other.client.close()
-    # That was the limit: nobody dies of them any more.
-    assert lent(peer.fetch(epoch=0, max_wait_ms=500)) == []
+    # The delivery limit is reached, so the records cannot crash another consumer.
+    assert acquired(peer.fetch(epoch=0, max_wait_ms=500)) == []
 
 
-def test_a_session_goes_on_over_a_new_connection(broker: Broker, peer: Peer) -> None:
-    """Whoever comes back before the old connection is seen to be gone keeps what it has."""
+def test_a_session_continues_over_a_new_connection(broker: Broker, peer: Peer) -> None:
+    """A member that reconnects before the broker notices the broken connection keeps its records."""
     peer.send(3)
     peer.join()
-    assert lent(peer.fetch(epoch=0)) == [(0, 2, 1)]
+    assert acquired(peer.fetch(epoch=0)) == [(0, 2, 1)]
     old, peer.client = peer.client, Client(broker.bootstrap_servers)
     assert peer.acknowledge((0, 0, Ack.ACCEPT)) == Code.NONE
     old.close()
     wait_until(lambda: "headwater_connections 1" in broker.metrics())
     assert peer.acknowledge((1, 2, Ack.ACCEPT)) == Code.NONE
-    assert lent(peer.fetch()) == []
+    assert acquired(peer.fetch()) == []
 
 
-def test_a_member_without_a_connection_leaves_its_partitions_to_others(broker: Broker, peer: Peer) -> None:
+def test_the_partitions_of_a_disconnected_member_are_reassigned(broker: Broker, peer: Peer) -> None:
     other = Peer(broker.bootstrap_servers, member="other")
     assert other.join().error_code == Code.NONE
     assert other.fetch(epoch=0).error_code == Code.NONE
@@ -185,20 +185,20 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def test_a_member_that_left_may_still_acknowledge_until_its_session_ends(peer: Peer) -> None:
     peer.send(3)
     peer.join()
-    assert lent(peer.fetch(epoch=0)) == [(0, 2, 1)]
+    assert acquired(peer.fetch(epoch=0)) == [(0, 2, 1)]
     assert peer.join(epoch=-1).error_code == Code.NONE
     assert peer.fetch((0, 1, Ack.ACCEPT), epoch=-1).responses[0].partitions[0].acknowledge_error_code == Code.NONE
-    assert lent(peer.fetch(epoch=0)) == [(2, 2, 1)]  # what is given back politely does not count
+    assert acquired(peer.fetch(epoch=0)) == [(2, 2, 1)]  # a clean release does not count as a delivery
 
 
-def test_a_member_that_left_and_stays_silent_loses_its_session(peer: Peer) -> None:
+def test_a_member_that_left_without_closing_its_session_loses_it(peer: Peer) -> None:
     peer.configure(share_record_lock_duration_ms="100")
     peer.send(3)
     peer.join()
-    assert lent(peer.fetch(epoch=0)) == [(0, 2, 1)]
+    assert acquired(peer.fetch(epoch=0)) == [(0, 2, 1)]
     peer.join(epoch=-1)
     other = Peer(peer.servers, "other")
-    assert lent(other.fetch(epoch=0, max_wait_ms=20_000)) == [(0, 2, 2)]
+    assert acquired(other.fetch(epoch=0, max_wait_ms=20_000)) == [(0, 2, 2)]
     other.client.close()
     deadline = time.monotonic() + 20
     while (code := peer.fetch(epoch=99).error_code) == Code.INVALID_SHARE_SESSION_EPOCH:
@@ -207,7 +207,7 @@ def test_a_member_that_left_and_stays_silent_loses_its_session(peer: Peer) -> No
     assert code == Code.SHARE_SESSION_NOT_FOUND
 
 
-def test_only_what_is_held_may_be_acknowledged(peer: Peer) -> None:
+def test_only_acquired_records_may_be_acknowledged(peer: Peer) -> None:
     peer.send(3)
     peer.fetch(epoch=0)
     assert peer.acknowledge((0, 5, Ack.ACCEPT)) == Code.INVALID_RECORD_STATE
@@ -217,10 +217,10 @@ def test_only_what_is_held_may_be_acknowledged(peer: Peer) -> None:
     assert peer.acknowledge((0, 2, Ack.ACCEPT)) == Code.INVALID_RECORD_STATE
 
 
-def test_the_number_of_records_is_exact_where_it_must_be(peer: Peer) -> None:
+def test_the_number_of_acquired_records_is_exact_if_requested(peer: Peer) -> None:
     peer.send(10)
-    assert lent(peer.fetch(epoch=0, max_records=3, share_acquire_mode=1)) == [(0, 2, 1)]
-    assert lent(peer.fetch(max_records=3)) == [(3, 9, 1)]
+    assert acquired(peer.fetch(epoch=0, max_records=3, share_acquire_mode=1)) == [(0, 2, 1)]
+    assert acquired(peer.fetch(max_records=3)) == [(3, 9, 1)]
 
 
 def test_a_fetch_waits_for_records(peer: Peer, broker: Broker) -> None:
@@ -230,24 +230,24 @@ def test_a_fetch_waits_for_records(peer: Peer, broker: Broker) -> None:
     other = Peer(broker.bootstrap_servers, "other")
     other.send(2)
     waiting.join()
-    assert lent(found[0]) == [(0, 1, 1)]
+    assert acquired(found[0]) == [(0, 1, 1)]
     waiting = threading.Thread(target=lambda: found.append(other.fetch(epoch=0, max_wait_ms=20_000)))
     waiting.start()
     peer.acknowledge((0, 1, Ack.RELEASE))
     waiting.join()
-    assert lent(found[1]) == [(0, 1, 2)]
+    assert acquired(found[1]) == [(0, 1, 2)]
     other.client.close()
 
 
-def test_records_that_come_back_too_often_are_archived(peer: Peer) -> None:
+def test_records_that_reach_the_delivery_limit_are_archived(peer: Peer) -> None:
     peer.configure(share_delivery_count_limit="2")
     peer.join()
     peer.send(2)
     peer.fetch(epoch=0)
     peer.acknowledge((0, 1, Ack.RELEASE))
-    assert lent(peer.fetch()) == [(0, 1, 2)]
+    assert acquired(peer.fetch()) == [(0, 1, 2)]
     peer.acknowledge((0, 1, Ack.RELEASE))
-    assert lent(peer.fetch()) == []
+    assert acquired(peer.fetch()) == []
     assert group_client.share_starts(peer.client, "workers")[JOBS].start == 2
 
 
@@ -259,17 +259,17 @@ def test_a_renewed_lock_is_kept(peer: Peer) -> None:
     assert peer.acknowledge((0, 0, Ack.ACCEPT)) == Code.NONE
 
 
-def test_a_dead_letter_that_cannot_be_written_is_tried_again(
+def test_a_dead_letter_that_cannot_be_written_is_retried(
     peer: Peer, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letterbox, "RETRY_S", 0.1)
+    monkeypatch.setattr(dead_letter_writer, "RETRY_S", 0.1)
     peer.configure(errors_deadletterqueue_topic_name="not/allowed")
     peer.join()
     peer.send(1)
     peer.fetch(epoch=0)
     assert peer.acknowledge((0, 0, Ack.REJECT)) == Code.NONE
     assert group_client.share_starts(peer.client, "workers")[JOBS].start == 0
-    assert lent(peer.fetch()) == []
+    assert acquired(peer.fetch()) == []
     peer.configure(errors_deadletterqueue_topic_name="dead")
     while group_client.share_starts(peer.client, "workers")[JOBS].start == 0:
         pass
@@ -278,7 +278,7 @@ def test_a_dead_letter_that_cannot_be_written_is_tried_again(
     assert (letter.value, dict(letter.headers)["__dlq.errors.offset"]) == (None, b"0")
 
 
-def test_a_letter_that_was_not_written_is_written_after_a_restart(tmp_path: Path) -> None:
+def test_a_missing_dead_letter_is_written_after_a_restart(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         peer = Peer(broker.bootstrap_servers)
         peer.configure(share_auto_offset_reset="earliest", errors_deadletterqueue_topic_name="not/allowed")
@@ -322,7 +322,7 @@ def test_members_with_a_wrong_epoch_are_fenced(peer: Peer) -> None:
     assert peer.join(epoch=1).error_code == Code.NONE
 
 
-def test_a_name_belongs_to_one_kind_of_group(peer: Peer) -> None:
+def test_a_group_id_belongs_to_one_kind_of_group(peer: Peer) -> None:
     peer.join()
     heartbeat = wire.ConsumerGroupHeartbeatRequest(
         group_id="workers", member_id="c", member_epoch=0, subscribed_topic_names=["jobs"], topic_partitions=[]
@@ -339,14 +339,14 @@ def test_a_name_belongs_to_one_kind_of_group(peer: Peer) -> None:
     assert peer.client.call(ListGroupsRequest(states_filter=[], types_filter=["classic"])).groups == []
 
 
-def test_features_are_finalized_and_hidden_from_those_who_cannot_read_them(peer: Peer) -> None:
+def test_features_are_finalized_and_hidden_from_older_clients(peer: Peer) -> None:
     response = peer.client.call(ApiVersionsRequest(client_software_name="peer", client_software_version="1"))
     levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
     assert levels == {"group.version": 1, "share.version": 1}
     assert {feature.name for feature in response.supported_features} == set(levels)
 
 
-def test_wrong_configs_are_refused(peer: Peer) -> None:
+def test_invalid_configs_are_rejected(peer: Peer) -> None:
     assert peer.configure(share_auto_offset_reset="yesterday") == Code.INVALID_CONFIG
     assert peer.configure(share_delivery_count_limit="many") == Code.INVALID_CONFIG
     assert peer.configure(share_unheard_of="1") == Code.INVALID_CONFIG

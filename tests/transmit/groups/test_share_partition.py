@@ -1,4 +1,4 @@
-"""A share partition: what is lent out, comes back, is done or given up."""
+"""A share partition: records are acquired, released, acknowledged or given up."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ LIMITS = ShareLimits(lock_s=10, deliveries_max=3, in_flight_max=20)
 
 
 def acquire(partition: SharePartition, member: str, first: int, last: int, **kw: Any) -> list[tuple[int, ...]]:
-    asked = {"records_max": 100, "now": 0.0, "limits": LIMITS, **kw}
-    found = partition.acquire(member, [(first, last)], **asked)
+    arguments = {"records_max": 100, "now": 0.0, "limits": LIMITS, **kw}
+    found = partition.acquire(member, [(first, last)], **arguments)
     return [(span.first, span.last, span.count) for span in found]
 
 
@@ -43,14 +43,14 @@ def test_accepted_records_move_the_start() -> None:
     assert (partition.start, partition.end) == (10, 10)
 
 
-def test_a_record_is_lent_to_one_member_at_a_time() -> None:
+def test_a_record_is_acquired_by_one_member_at_a_time() -> None:
     partition = SharePartition(0)
     acquire(partition, "a", 0, 4)
     assert acquire(partition, "b", 0, 6) == [(5, 6, 1)]
     assert say(partition, "b", 0, 0, Ack.ACCEPT) is ShareError.INVALID_STATE
 
 
-def test_released_records_come_again_with_their_count() -> None:
+def test_released_records_are_delivered_again_with_their_count() -> None:
     partition = SharePartition(0)
     acquire(partition, "a", 0, 4)
     assert say(partition, "a", 0, 4, Ack.ACCEPT, Ack.RELEASE, Ack.ACCEPT, Ack.RELEASE, Ack.GAP) is None
@@ -58,20 +58,20 @@ def test_released_records_come_again_with_their_count() -> None:
     assert acquire(partition, "b", 1, 5) == [(1, 1, 2), (3, 3, 2), (5, 5, 1)]
 
 
-def test_a_lock_that_times_out_is_a_delivery() -> None:
+def test_an_expired_lock_counts_as_a_delivery() -> None:
     partition = SharePartition(0)
     for count in range(1, LIMITS.deliveries_max + 1):
         assert acquire(partition, "a", 0, 1, now=count * 100.0) == [(0, 1, count)]
         assert not partition.expire(LIMITS, now=count * 100.0 + 9.9)
         assert partition.expire(LIMITS, now=count * 100.0 + 10)
-    (letter,) = partition.take_letters()
+    (letter,) = partition.take_given_up()
     assert (letter.first, letter.last, letter.count, letter.state) == (0, 1, 3, RecordState.ARCHIVING)
     assert partition.start == 0
-    partition.bury(letter)
+    partition.archive(letter)
     assert partition.start == 2
 
 
-def test_renewing_keeps_a_lock() -> None:
+def test_renewing_extends_a_lock() -> None:
     partition = SharePartition(0)
     acquire(partition, "a", 0, 1)
     partition.acknowledge("a", [Acknowledgement(first=0, last=0, kinds=[Ack.RENEW])], LIMITS, now=9.0)
@@ -79,7 +79,7 @@ def test_renewing_keeps_a_lock() -> None:
     assert acquire(partition, "b", 0, 1, now=10.0) == [(1, 1, 2)]
 
 
-def test_an_acknowledgement_that_is_wrong_in_part_changes_nothing() -> None:
+def test_a_partly_invalid_acknowledgement_changes_nothing() -> None:
     partition = SharePartition(0)
     acquire(partition, "a", 0, 3)
     acks = [Acknowledgement(first=0, last=1, kinds=[1]), Acknowledgement(first=3, last=4, kinds=[1])]
@@ -89,7 +89,7 @@ def test_an_acknowledgement_that_is_wrong_in_part_changes_nothing() -> None:
     assert say(partition, "a", 3, 0, Ack.ACCEPT) is ShareError.INVALID_REQUEST
 
 
-def test_no_more_than_the_limit_is_out() -> None:
+def test_the_number_of_records_in_flight_is_limited() -> None:
     partition = SharePartition(0)
     assert acquire(partition, "a", 0, 99) == [(0, 19, 1)]
     assert partition.next_offset(LIMITS) is None
@@ -98,7 +98,7 @@ def test_no_more_than_the_limit_is_out() -> None:
     assert acquire(partition, "a", 0, 99) == [(20, 24, 1)]
 
 
-def test_whole_batches_unless_the_number_is_exact() -> None:
+def test_whole_batches_are_acquired_unless_the_number_is_exact() -> None:
     batches = [(0, 4), (5, 9)]
     got = SharePartition(0).acquire("a", batches, records_max=3, limits=LIMITS, now=0)
     assert [(s.first, s.last) for s in got] == [(0, 4)]
@@ -106,26 +106,26 @@ def test_whole_batches_unless_the_number_is_exact() -> None:
     assert [(s.first, s.last) for s in got] == [(0, 6)]
 
 
-def test_offsets_that_the_log_skips_are_done() -> None:
+def test_offsets_that_the_log_skips_are_archived() -> None:
     partition = SharePartition(0)
     assert acquire(partition, "a", 3, 4) == [(3, 4, 1)]
     assert partition.start == 3
 
 
-def test_what_is_for_nobody_is_passed_over() -> None:
+def test_offsets_without_readable_records_are_skipped() -> None:
     partition = SharePartition(0)
     partition.skip(0, 2)
     assert (partition.start, partition.end) == (3, 3)
     acquire(partition, "a", 3, 8)
     say(partition, "a", 5, 6, Ack.RELEASE)
-    partition.skip(4, 10)  # what is lent out stays with its member
+    partition.skip(4, 10)  # acquired records stay with their member
     assert partition.next_offset(LIMITS) == 11
     assert say(partition, "a", 3, 4, Ack.ACCEPT) is None
     assert (partition.start, say(partition, "a", 7, 8, Ack.ACCEPT)) == (7, None)
     assert (partition.start, partition.end) == (11, 11)
 
 
-def test_records_gone_from_the_log_are_forgotten() -> None:
+def test_records_deleted_from_the_log_are_discarded() -> None:
     partition = SharePartition(0)
     acquire(partition, "a", 0, 9)
     assert partition.forget_before(5)
@@ -134,16 +134,16 @@ def test_records_gone_from_the_log_are_forgotten() -> None:
     assert partition.start == 7
 
 
-def test_what_is_kept_brings_back_what_was_lent_and_nothing_that_is_done() -> None:
+def test_stored_spans_release_acquired_records_and_omit_finished_ones() -> None:
     partition = SharePartition(0)
     acquire(partition, "a", 0, 9)
     say(partition, "a", 2, 5, Ack.ACCEPT, Ack.REJECT, Ack.RELEASE, Ack.ACCEPT)
     again = SharePartition(partition.start, partition.spans())
     assert acquire(again, "b", 0, 9) == [(0, 1, 2), (4, 4, 2), (6, 9, 2)]
-    assert [letter.first for letter in again.take_letters()] == [3]
+    assert [letter.first for letter in again.take_given_up()] == [3]
 
 
-def test_a_log_that_has_become_shorter_takes_its_states_along() -> None:
+def test_states_beyond_the_end_of_a_shortened_log_are_discarded() -> None:
     partition = SharePartition(2)
     acquire(partition, "a", 2, 9)
     say(partition, "a", 5, 9, Ack.ACCEPT)
@@ -154,7 +154,7 @@ def test_a_log_that_has_become_shorter_takes_its_states_along() -> None:
 
 
 class Sharing(RuleBasedStateMachine):
-    """Members, time and restarts in any order, against a plain note for each record."""
+    """Members, time and restarts in any order, against a simple model of each record."""
 
     RECORDS = 60
 
@@ -209,7 +209,7 @@ class Sharing(RuleBasedStateMachine):
         self.collect()
 
     @rule(first=st.integers(0, RECORDS - 1), member=st.sampled_from("abc"))
-    def acknowledge_what_is_not_held(self, first: int, member: str) -> None:
+    def acknowledge_without_acquiring(self, first: int, member: str) -> None:
         if self.holder.get(first, ("", 0))[0] != member:
             acks = [Acknowledgement(first=first, last=first, kinds=[Ack.ACCEPT])]
             assert self.partition.acknowledge(member, acks, LIMITS, self.now) is ShareError.INVALID_STATE
@@ -221,36 +221,36 @@ class Sharing(RuleBasedStateMachine):
         self.holder = {n: held for n, held in self.holder.items() if held[1] > self.now}
         self.collect()
 
-    @rule(member=st.sampled_from("abc"), politely=st.booleans())
-    def leave(self, member: str, politely: bool) -> None:
-        self.partition.release(member, LIMITS, politely=politely)
+    @rule(member=st.sampled_from("abc"), is_clean=st.booleans())
+    def leave(self, member: str, is_clean: bool) -> None:
+        self.partition.release(member, LIMITS, is_clean=is_clean)
         for n, held in self.holder.items():
-            if politely and held[0] == member:
+            if is_clean and held[0] == member:
                 self.count[n] -= 1
         self.holder = {n: held for n, held in self.holder.items() if held[0] != member}
         self.collect()
 
     @rule()
-    def bury(self) -> None:
+    def write_dead_letters(self) -> None:
         for letter in self.dying:
-            self.partition.bury(letter)
+            self.partition.archive(letter)
         self.dying = []
 
     @rule()
     def restart(self) -> None:
         kept = self.partition.spans()
         self.partition = SharePartition(self.partition.start, kept, LIMITS)
-        # A delivery that was under way still counts.
+        # A delivery in progress still counts.
         self.holder, self.dying = {}, []
         self.collect()
 
     def collect(self) -> None:
-        for letter in self.partition.take_letters():
+        for letter in self.partition.take_given_up():
             self.dying.append(letter)
             self.done.update(range(letter.first, letter.last + 1))
 
     @invariant()
-    def everything_is_somewhere(self) -> None:
+    def every_record_is_accounted_for(self) -> None:
         spans = self.partition._spans
         assert [s.first for s in spans] == [self.partition.start, *(s.last + 1 for s in spans)][: len(spans)]
         assert all(n in self.done for n in range(self.partition.start))
@@ -260,12 +260,12 @@ class Sharing(RuleBasedStateMachine):
                 assert (span.state > RecordState.ACQUIRED) == (n in self.done)
 
     def teardown(self) -> None:
-        """In the end, everything is acknowledged or archived."""
+        """In the end, every record is acknowledged or archived."""
         for _ in range(self.RECORDS * LIMITS.deliveries_max * 4):
             at = self.partition.next_offset(LIMITS)
             if at is None or at >= self.RECORDS:
                 self.wait(LIMITS.lock_s)
-                self.bury()
+                self.write_dead_letters()
                 at = self.partition.next_offset(LIMITS)
                 if at is None or at >= self.RECORDS:
                     break

@@ -1,4 +1,4 @@
-"""What compaction keeps, batch by batch, and when it is due."""
+"""Which records compaction keeps, batch by batch, and when it is due."""
 
 import struct
 from pathlib import Path
@@ -44,7 +44,7 @@ def records(data: bytes) -> list[tuple[int, bytes | None, bytes | None, int]]:
     ),
     st.sampled_from(Compression),
 )
-def test_the_fold_of_what_is_left_is_the_fold_of_all(
+def test_the_last_value_of_each_key_is_the_same_before_and_after(
     batches: list[list[tuple[str, str]]], compression: Compression
 ) -> None:
     data, base = b"", 0
@@ -59,7 +59,7 @@ def test_the_fold_of_what_is_left_is_the_fold_of_all(
     assert {header.compression for header in check_batches(left)} == {compression}
 
 
-def test_a_batch_keeps_its_place_whatever_is_taken_out_of_it() -> None:
+def test_a_batch_keeps_its_offsets_when_records_are_removed() -> None:
     data = batch(10, ("a", "1"), ("b", "2"), ("a", "3"), ("b", "4"))
     left = compact(data, mapped(data), now_ms=0, delete_retention_ms=0)
     (header,) = check_batches(left)
@@ -67,7 +67,7 @@ def test_a_batch_keeps_its_place_whatever_is_taken_out_of_it() -> None:
     assert [offset for offset, *_ in records(left)] == [12, 13]
 
 
-def test_a_tombstone_goes_when_its_time_is_over_and_not_before() -> None:
+def test_a_tombstone_is_removed_after_its_retention_and_not_before() -> None:
     data = batch(0, ("a", "1")) + batch(1, ("a", None), ("b", "2"))
     first = compact(data, mapped(data), now_ms=1000, delete_retention_ms=500)
     assert records(first) == [(1, b"a", None, 1), (2, b"b", b"2", 2)]
@@ -75,14 +75,14 @@ def test_a_tombstone_goes_when_its_time_is_over_and_not_before() -> None:
     assert records(compact(first, mapped(first), now_ms=1501, delete_retention_ms=500)) == [(2, b"b", b"2", 2)]
 
 
-def test_a_full_map_leaves_the_rest_for_the_next_pass() -> None:
+def test_a_full_offset_map_leaves_the_rest_for_the_next_pass() -> None:
     data = batch(0, ("a", "1")) + batch(1, ("b", "1")) + batch(2, ("a", "2"))
     latest = mapped(data, keys_max=2)
     assert latest.end == 2
     assert len(records(compact(data, latest, now_ms=0, delete_retention_ms=0))) == 3
 
 
-def test_records_of_aborted_batches_neither_stay_nor_replace_others() -> None:
+def test_records_of_aborted_batches_are_removed_and_replace_no_others() -> None:
     data = batch(0, ("a", "1")) + batch(1, ("a", "aborted"))
     latest = OffsetMap(end=0)
 
@@ -94,15 +94,15 @@ def test_records_of_aborted_batches_neither_stay_nor_replace_others() -> None:
     assert [value for _, _, value, _ in records(left)] == [b"1"]
 
 
-def test_a_producer_is_known_by_its_last_batch_even_when_its_records_are_gone() -> None:
-    mine = bytearray(batch(0, ("a", "1"), ("a", "2")))
-    struct.pack_into(">qhi", mine, 43, 7, 0, 5)
-    struct.pack_into(">I", mine, 17, crc32c(mine[21:]))
-    data = bytes(mine) + batch(2, ("a", "3"))
+def test_the_last_batch_of_a_producer_is_kept_even_without_records() -> None:
+    last_of_producer = bytearray(batch(0, ("a", "1"), ("a", "2")))
+    struct.pack_into(">qhi", last_of_producer, 43, 7, 0, 5)
+    struct.pack_into(">I", last_of_producer, 17, crc32c(last_of_producer[21:]))
+    data = bytes(last_of_producer) + batch(2, ("a", "3"))
     left = compact(data, mapped(data), now_ms=DAY_MS, delete_retention_ms=0)
     first, _ = check_batches(left)
     assert (first.producer_id, first.count) == (7, 0)
-    again = check_batches(bytes(mine))[0]
+    again = check_batches(bytes(last_of_producer))[0]
     assert ProducerStates(check_batches(left)).check(again) == 0
     later = compact(left, mapped(left), now_ms=DAY_MS + 2, delete_retention_ms=0)
     assert [header.base_offset for header in check_batches(later)] == [2]
@@ -115,7 +115,7 @@ def segments(*newest: int, size: int = 100) -> list[Cleanable]:
     ]
 
 
-def test_a_pass_ends_before_what_is_too_young_or_not_settled() -> None:
+def test_a_pass_ends_before_recent_or_undecided_records() -> None:
     found = segments(100, 200, 900)
     limits = {"dirty_from": 0, "now_ms": 1000}
     assert cleanable_end(found, bound=30, min_lag_ms=0, **limits) == 30
@@ -124,7 +124,7 @@ def test_a_pass_ends_before_what_is_too_young_or_not_settled() -> None:
     assert cleanable_end(found, bound=30, min_lag_ms=950, **limits) == 0
 
 
-def test_a_pass_is_due_by_share_or_by_age() -> None:
+def test_a_pass_is_due_by_dirty_ratio_or_by_age() -> None:
     found = segments(100, 200, 900)
     limits = {"end": 30, "now_ms": 1000, "max_lag_ms": 10_000}
     assert is_due(found, dirty_from=0, ratio=1.0, **limits)
@@ -144,7 +144,7 @@ def test_segments_expire_oldest_first() -> None:
     assert expired_by_size([50, 50, 50], total_bytes=200, retention_bytes=-1) == 0
 
 
-def test_a_swap_that_was_cut_short_is_finished_and_one_that_was_not_whole_is_dropped(tmp_path: Path) -> None:
+def test_an_interrupted_swap_is_finished_and_an_incomplete_file_is_discarded(tmp_path: Path) -> None:
     for base in (0, 10, 20):
         (tmp_path / f"{base:020d}.log").write_bytes(b"old")
     (tmp_path / f"{0:020d}-{20:020d}.swap").write_bytes(b"new")

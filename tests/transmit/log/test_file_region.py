@@ -1,4 +1,4 @@
-"""Stretches of a log that are pointed at and not read: the same records, up to the same bounds."""
+"""Reads that return a region of a file: the same records as bytes, up to the same bounds."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headwater.record import Record
 from headwater.transmit.log.partition import LogSettings, PartitionLog
-from headwater.transmit.log.segment import Regions
+from headwater.transmit.log.verified_regions import VerifiedRegions
 from headwater.transmit.records.batch import check_batches, encode_batch, walk
 from headwater.transmit.records.file_region import FileRegion
 
@@ -30,7 +30,7 @@ def content(records: bytes | FileRegion) -> bytes:
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> list[PartitionLog]:
-    """One that was just written, and one that was opened again."""
+    """Return a log that was just written, and one that was reopened."""
     directory = tmp_path_factory.mktemp("logs")
     written = PartitionLog(directory / "written", ROLLED)
     fill(written, 200)
@@ -41,33 +41,33 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> list[PartitionLog]:
 
 
 @given(st.sampled_from([0, 1]), st.integers(0, 398), st.integers(1, 900_000), st.integers(0, 399))
-def test_a_region_holds_whole_batches_from_the_offset_up_to_the_bounds(
+def test_a_region_contains_whole_batches_from_the_offset_up_to_the_bounds(
     logs: list[PartitionLog], which: int, offset: int, max_bytes: int, below: int
 ) -> None:
     log = logs[which]
-    records, behind = log.read_region(offset, max_bytes, below)
+    records, next_offset = log.read_region(offset, max_bytes, below)
     data = content(records)
     headers = [header for _, header in walk(data)]
     assert sum(header.size for header in headers) == len(data)
     assert len(data) <= max_bytes or len(headers) == 1
     if headers:
         assert headers[0].base_offset <= offset < headers[0].next_offset
-        assert headers[-1].next_offset == behind <= below
+        assert headers[-1].next_offset == next_offset <= below
         check_batches(data)
     else:
-        # Nothing is left out that would have fitted.
+        # Nothing is returned only if no batch fits.
         held = next(h for _, h in walk(log.read(offset, 1)))
         assert offset >= below or held.next_offset > below
 
 
-def test_what_is_large_is_pointed_at_and_what_is_small_is_read(tmp_path: Path) -> None:
+def test_large_reads_return_a_region_and_small_ones_bytes(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "log", LogSettings())
     fill(log, 100)
     assert isinstance(log.read_region(0, 300_000, log.end_offset)[0], FileRegion)
     assert isinstance(log.read_region(0, 20_000, log.end_offset)[0], bytes)
 
 
-def test_a_log_that_was_opened_again_is_verified_once_and_then_pointed_at(tmp_path: Path) -> None:
+def test_a_reopened_log_is_verified_once_and_then_returns_regions(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "log", LogSettings())
     fill(log, 100)
     log.close()
@@ -96,7 +96,7 @@ def test_a_region_outlives_its_file(tmp_path: Path) -> None:
     assert region.read() == expected[: len(region)]
 
 
-def test_a_region_gives_its_descriptor_back(tmp_path: Path) -> None:
+def test_a_region_closes_its_descriptor(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     fd = os.open(path, os.O_RDONLY)
@@ -110,19 +110,19 @@ def test_a_region_gives_its_descriptor_back(tmp_path: Path) -> None:
         os.close(fd)
 
 
-def test_readers_that_go_on_from_each_other_verify_every_region() -> None:
-    regions = Regions(1_000_000)
+def test_consecutive_reads_verify_every_region() -> None:
+    regions = VerifiedRegions(1_000_000)
     for position in range(0, 1_000_000, 30_000):
         length = min(30_000, 1_000_000 - position)
         assert not regions.covers(position, length)
-        regions.note(position, length, is_end=position + length == 1_000_000)
+        regions.add(position, length, is_end=position + length == 1_000_000)
     assert regions.covers(0, 1_000_000)
 
 
-def test_a_gap_between_readers_is_not_verified() -> None:
-    regions = Regions(1_000_000)
-    regions.note(0, 100_000, is_end=False)
-    regions.note(100_500, 899_500, is_end=True)
+def test_a_gap_between_reads_is_not_verified() -> None:
+    regions = VerifiedRegions(1_000_000)
+    regions.add(0, 100_000, is_end=False)
+    regions.add(100_500, 899_500, is_end=True)
     assert regions.covers(0, 65_536)
     assert not regions.covers(70_000, 10)
     assert regions.covers(140_000, 860_000)

@@ -1,4 +1,4 @@
-"""The sparse index: where to start looking."""
+"""The sparse index of a segment."""
 
 import tempfile
 from pathlib import Path
@@ -12,11 +12,11 @@ from headwater.transmit.log.index import INTERVAL_BYTES, SparseIndex, load_saved
 @given(
     st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 100)), min_size=1, max_size=40), st.integers(0, 120)
 )
-def test_looking_starts_at_or_before_the_batch_that_is_wanted(batches: list[tuple[int, int]], wanted: int) -> None:
+def test_a_search_starts_at_or_before_the_batch(batches: list[tuple[int, int]], wanted: int) -> None:
     index = SparseIndex()
     placed, position, newest = [], 0, -1
     for number, (size, timestamp) in enumerate(batches):
-        index.note(number, position, newest)
+        index.add(number, position, newest)
         placed.append((position, timestamp))
         position, newest = position + size, max(newest, timestamp)
     offset = wanted % len(batches)
@@ -26,10 +26,10 @@ def test_looking_starts_at_or_before_the_batch_that_is_wanted(batches: list[tupl
     assert all(timestamp < wanted for at, timestamp in placed if at < index.position_of_time(wanted))
 
 
-def test_an_index_is_read_back_only_for_the_segment_it_was_made_for(tmp_path: Path) -> None:
+def test_a_saved_index_is_loaded_only_for_its_segment(tmp_path: Path) -> None:
     index = SparseIndex()
-    index.note(0, 0, -1)
-    index.note(40, 9000, 77)
+    index.add(0, 0, -1)
+    index.add(40, 9000, 77)
     path = tmp_path / "00.index"
     index.save(path, size=12_000, next_offset=60, max_timestamp=99)
     loaded = load_saved(path, size_wanted=12_000)
@@ -40,10 +40,10 @@ def test_an_index_is_read_back_only_for_the_segment_it_was_made_for(tmp_path: Pa
 
 
 @given(st.data())
-def test_a_damaged_index_is_not_read(data: st.DataObject) -> None:
+def test_a_damaged_index_is_not_loaded(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:
         index = SparseIndex()
-        index.note(0, 0, -1)
+        index.add(0, 0, -1)
         path = Path(directory) / "00.index"
         index.save(path, size=100, next_offset=1, max_timestamp=5)
         content = bytearray(path.read_bytes())

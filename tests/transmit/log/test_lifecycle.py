@@ -1,7 +1,7 @@
-"""The life of a log against a list in memory: appends, rolls, deletions, archiving, compactions and crashes.
+"""A log against a list in memory: appends, rolls, deletions, archiving, compactions and crashes.
 
-Method: the model keeps every record ever appended. After each step, what is read must be records of the model at
-their offsets, in order, with at least the last one of each key and all that no compaction has touched.
+The model keeps every record ever appended. After each step, the log must return records of the model at their
+offsets, in order, including the last one of each key and all records that were never compacted.
 """
 
 import asyncio
@@ -21,17 +21,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
-from headwater.transmit import configs
-from headwater.transmit.configs import TopicConfig
+from headwater.transmit.configs import DEFAULT_TOPIC_CONFIG, TopicConfig
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, walk
 from headwater.transmit.records.compression import Compression
-from headwater.transmit.topics.topics import Partition
+from headwater.transmit.topics.partition import Partition
 from headwater.transmit.topics.upkeep import Upkeep
 
 DELETE_RETENTION_MS = 1000
 CONFIG: TopicConfig = replace(
-    configs.topic_config(configs.topic_values({}, configs.broker_values({}, {}))),
+    DEFAULT_TOPIC_CONFIG,
     compact=True,
     retention_ms=-1,
     min_cleanable_dirty_ratio=0.0,
@@ -50,7 +49,7 @@ class NoTopics:
 
 @contextmanager
 def crash_at(step: int) -> Iterator[None]:
-    """Die before the given change to the names in a directory."""
+    """Crash before the n-th rename or deletion of a file."""
     left = step
 
     def dying(change: Any) -> Any:
@@ -114,7 +113,7 @@ class LifeMachine(RuleBasedStateMachine):
                 offset = header.next_offset
         return found
 
-    # -- what happens -----------------------------------------------------------------------------------------
+    # -- rules ------------------------------------------------------------------------------------------------
 
     @rule(
         keys=st.lists(st.integers(0, 6), min_size=1, max_size=5),
@@ -154,7 +153,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule(archives=st.booleans())
     def expire(self, archives: bool) -> None:
-        """What is older than three seconds goes, in whole segments."""
+        """Delete or archive segments whose records are all older than three seconds."""
         archive = str(self.directory / "archive") if archives else ""
         self.partition.config = replace(self.config, retention_ms=3000, archive_dir=archive)
         asyncio.run(self.upkeep.expire(self.partition, self.clock.now_ms()))
@@ -181,7 +180,7 @@ class LifeMachine(RuleBasedStateMachine):
             self.open()
 
     def note_compaction(self, end: int) -> None:
-        """From a second pass on, a tombstone may be gone when its time is over."""
+        """From the second pass on, a tombstone may be removed after its retention."""
         self.compacted_to = max(self.compacted_to, end)
         for record in self.records[:end]:
             if record.value is None:
@@ -203,10 +202,10 @@ class LifeMachine(RuleBasedStateMachine):
         self.open()
         assert self.log.recovered_bytes == len(garbage)
 
-    # -- what must hold ---------------------------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------------------------
 
     @invariant()
-    def what_is_read_is_the_log_without_what_was_replaced(self) -> None:
+    def reads_return_the_log_without_replaced_records(self) -> None:
         if not hasattr(self, "partition"):
             return
         assert (self.log.start_offset, self.log.end_offset) == (self.start_offset, len(self.records))

@@ -21,7 +21,7 @@ SMALL = LogSettings(segment_bytes=600)
 
 
 def append(log: PartitionLog, *values: bytes, timestamp_ms: int = -1) -> int:
-    """Append one batch and let readers see it."""
+    """Append one batch and make it visible to readers."""
     data = bytearray(encode_batch([Record(value=value, timestamp_ms=timestamp_ms) for value in values]))
     offset = log.append(data, check_batches(data))
     log.high_watermark = log.end_offset
@@ -55,14 +55,14 @@ def segment_files(log: PartitionLog, suffix: str = "log") -> list[Path]:
 
 @dataclass
 class Batch:
-    """What the model remembers of a batch: its bytes as appended and its records."""
+    """A batch in the model: its bytes as appended, and its records."""
 
     size: int
     records: list[Record]
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Appends, reads, and accidents; the model is the list of batches."""
+    """Appends, reads and faults; the model is the list of batches."""
 
     @initialize(segment_bytes=st.sampled_from([1, 300, 2000, 20_000]))
     def start(self, segment_bytes: int) -> None:
@@ -80,7 +80,7 @@ class LogMachine(RuleBasedStateMachine):
     def records(self) -> list[Record]:
         return [record for batch in self.batches for record in batch.records]
 
-    # -- what users do ----------------------------------------------------------------------------------------
+    # -- use --------------------------------------------------------------------------------------------------
 
     @rule(
         sizes=st.lists(st.integers(0, 400), min_size=1, max_size=4),
@@ -141,7 +141,7 @@ class LogMachine(RuleBasedStateMachine):
             newest = max(visible, key=lambda record: record.timestamp_ms)
             assert found == TimestampOffset(timestamp_ms=newest.timestamp_ms, offset=newest.offset)
 
-    # -- accidents --------------------------------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------------------------------
 
     def reopen(self) -> None:
         self.log = PartitionLog(self.directory / "orders-0", self.settings)
@@ -179,7 +179,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.log.size_bytes)
     @rule(data=st.data(), keeps_index=st.booleans())
     def reopen_after_a_flipped_byte_in_the_open_segment(self, data: st.DataObject, keeps_index: bool) -> None:
-        """A torn last batch is cut; damage before a whole one is named, nothing of it served, and nothing cut."""
+        """A torn last batch is truncated; damage before a whole batch is reported, and nothing is truncated."""
         self.log.close()
         path = segment_files(self.log)[-1]
         content = path.read_bytes()
@@ -229,7 +229,7 @@ class LogMachine(RuleBasedStateMachine):
         self.reopen()
 
     @invariant()
-    def marks_are_in_order(self) -> None:
+    def offsets_are_in_order(self) -> None:
         if hasattr(self, "log"):
             assert 0 == self.log.start_offset <= self.log.high_watermark <= self.log.end_offset
             assert self.log.end_offset == len(self.records)
@@ -252,7 +252,7 @@ def test_a_log_rolls_into_segments_named_by_their_first_offset(tmp_path: Path) -
     log.close()
 
 
-def test_a_batch_larger_than_a_segment_is_kept_whole(tmp_path: Path) -> None:
+def test_a_batch_larger_than_a_segment_is_not_split(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "p", SMALL)
     values = [b"a" * 5000, b"b", b"c" * 5000]
     for value in values:
@@ -265,13 +265,13 @@ def test_a_batch_larger_than_a_segment_is_kept_whole(tmp_path: Path) -> None:
 def test_an_offset_outside_the_log_is_out_of_range(tmp_path: Path, offset: int) -> None:
     log = PartitionLog(tmp_path / "p", SMALL)
     append(log, b"a", b"b")
-    with pytest.raises(OffsetOutOfRange, match="it holds 0 to 2"):
+    with pytest.raises(OffsetOutOfRange, match="it has offsets 0 to 2"):
         log.read(offset, 100)
     assert log.read(2, 100) == b""
     log.close()
 
 
-def test_nothing_is_read_from_a_batch_that_the_high_watermark_cuts(tmp_path: Path) -> None:
+def test_a_batch_beyond_the_high_watermark_is_not_read(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "p", SMALL)
     append(log, b"a", b"b", b"c")
     append(log, b"d")
@@ -284,7 +284,7 @@ def test_nothing_is_read_from_a_batch_that_the_high_watermark_cuts(tmp_path: Pat
 
 @given(readers=st.integers(1, 200))
 @settings(max_examples=5)
-def test_many_readers_at_different_places_each_get_what_is_next(readers: int) -> None:
+def test_many_readers_at_different_offsets_each_get_their_next_batch(readers: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         log = PartitionLog(Path(directory) / "p", SMALL)
         for n in range(30):
@@ -298,7 +298,7 @@ def test_many_readers_at_different_places_each_get_what_is_next(readers: int) ->
         log.close()
 
 
-def test_an_offset_in_a_gap_gives_the_batch_behind_it(tmp_path: Path) -> None:
+def test_an_offset_in_a_gap_returns_the_next_batch(tmp_path: Path) -> None:
     directory = tmp_path / "p"
     directory.mkdir()
     first, second = (encode_batch([Record(value=b"v")], base_offset=n) for n in (0, 10))
@@ -310,7 +310,7 @@ def test_an_offset_in_a_gap_gives_the_batch_behind_it(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_sealed_segment_that_lost_its_end_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+def test_a_truncated_sealed_segment_is_reported_and_the_others_are_read(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=200))
     for n in range(6):
         append(log, b"%d" % n * 20)
@@ -327,7 +327,7 @@ def test_a_sealed_segment_that_lost_its_end_is_named_and_the_others_are_read(tmp
 
 
 @pytest.mark.parametrize("at", [0, 6, 7, 8, 16, 17, 30, 70])
-def test_a_damaged_byte_in_a_sealed_segment_is_named_and_not_served(tmp_path: Path, at: int) -> None:
+def test_a_damaged_byte_in_a_sealed_segment_is_reported_and_not_returned(tmp_path: Path, at: int) -> None:
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=500))
     for n in range(12):
         append(log, b"%d" % n * 20)
@@ -346,7 +346,7 @@ def test_a_damaged_byte_in_a_sealed_segment_is_named_and_not_served(tmp_path: Pa
     log.close()
 
 
-def test_an_impossible_length_in_a_sealed_segment_is_a_corrupt_error_and_not_an_endless_search(
+def test_an_invalid_length_in_a_sealed_segment_raises_a_corrupt_error(
     tmp_path: Path,
 ) -> None:
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=300))
@@ -365,7 +365,7 @@ def test_an_impossible_length_in_a_sealed_segment_is_a_corrupt_error_and_not_an_
     log.close()
 
 
-def test_offsets_that_were_deleted_are_not_given_again_even_if_the_disk_lost_them(tmp_path: Path) -> None:
+def test_deleted_offsets_are_not_reused_even_if_the_disk_lost_them(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "p", SMALL)
     for n in range(4):
         append(log, b"%d" % n)
@@ -388,12 +388,12 @@ def test_a_deleted_record_is_not_found_by_time(tmp_path: Path) -> None:
         append(log, b"%d" % n, timestamp_ms=n)
     log.delete_before(2)
     assert log.offset_of_time(0) == TimestampOffset(timestamp_ms=2, offset=2)
-    with pytest.raises(OffsetOutOfRange, match="it holds 2 to 4"):
+    with pytest.raises(OffsetOutOfRange, match="it has offsets 2 to 4"):
         log.read(1, 100)
     log.close()
 
 
-def test_times_out_of_order_are_found_across_segments(tmp_path: Path) -> None:
+def test_out_of_order_times_are_found_across_segments(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=1))
     for time in (50, 10, 70, 20):
         append(log, b"v", timestamp_ms=time)
@@ -424,7 +424,7 @@ def test_records_without_a_time_are_not_found_by_time(tmp_path: Path) -> None:
     log.close()
 
 
-def test_batches_since_an_offset_reach_over_segments(tmp_path: Path) -> None:
+def test_batches_since_an_offset_span_segments(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=300))
     for n in range(8):
         append(log, b"%d" % n * 20)

@@ -1,4 +1,4 @@
-"""Record batches: ours are read by other clients' readers, theirs by ours, and damage is noticed."""
+"""Record batches: other clients read ours, we read theirs, and damage is detected."""
 
 import struct
 
@@ -53,7 +53,9 @@ def with_valid_crc(batch: bytes) -> bytes:
 
 
 @given(RECORDS, COMPRESSIONS, st.integers(0, 2**60))
-def test_records_come_back(records: list[Record], compression: Compression, base_offset: int) -> None:
+def test_encoded_records_are_decoded_unchanged(
+    records: list[Record], compression: Compression, base_offset: int
+) -> None:
     data = encode_batch(records, compression=compression, base_offset=base_offset)
     assert decode_batch(data) == at_offsets(records, base_offset)
     header = check_batch(data)
@@ -75,7 +77,7 @@ def test_other_readers_read_what_we_encode(records: list[Record], compression: C
 
 @given(RECORDS, COMPRESSIONS, st.sampled_from([AiokafkaBuilder, KafkaPythonBuilder]))
 def test_we_read_what_other_builders_encode(records: list[Record], compression: Compression, kind: type) -> None:
-    # To aiokafka's builder -1 means that it has seen no timestamp yet, so it takes the next one as the first.
+    # For aiokafka's builder, -1 means that there is no timestamp yet, so it uses the next one as the first.
     assume(kind is not AiokafkaBuilder or records[0].timestamp_ms != -1)
     builder = kind(
         magic=2, compression_type=int(compression), is_transactional=0,
@@ -87,7 +89,7 @@ def test_we_read_what_other_builders_encode(records: list[Record], compression: 
 
 
 @given(RECORDS, COMPRESSIONS, st.data())
-def test_a_flipped_bit_is_noticed_or_lies_before_what_the_crc_covers(
+def test_a_flipped_bit_is_detected_unless_the_crc_does_not_cover_it(
     records: list[Record], compression: Compression, data: st.DataObject
 ) -> None:
     batch = bytearray(encode_batch(records, compression=compression))
@@ -104,7 +106,7 @@ def test_a_flipped_bit_is_noticed_or_lies_before_what_the_crc_covers(
 
 
 @given(RECORDS, COMPRESSIONS, st.data())
-def test_a_batch_that_is_cut_anywhere_is_noticed(
+def test_a_truncated_batch_is_detected(
     records: list[Record], compression: Compression, data: st.DataObject
 ) -> None:
     batch = encode_batch(records, compression=compression)
@@ -115,7 +117,7 @@ def test_a_batch_that_is_cut_anywhere_is_noticed(
 
 
 @given(st.binary(max_size=200), st.integers(-2, 30), st.integers(0, 7))
-def test_a_valid_crc_over_senseless_records_gives_a_corrupt_error_or_records(
+def test_random_records_with_a_valid_crc_are_decoded_or_raise_a_corrupt_error(
     body: bytes, count: int, compression: int
 ) -> None:
     header = struct.pack(
@@ -135,14 +137,14 @@ def test_an_unknown_compression_is_a_corrupt_batch() -> None:
         check_batch(with_valid_crc(bytes(batch)))
 
 
-def test_bytes_behind_the_last_record_are_noticed() -> None:
+def test_bytes_after_the_last_record_are_detected() -> None:
     batch = bytearray(encode_batch([Record(value=b"v"), Record(value=b"w")]))
     struct.pack_into(">i", batch, 57, 1)
     with pytest.raises(CorruptError):
         decode_batch(with_valid_crc(bytes(batch)))
 
 
-def test_a_field_that_reaches_into_the_next_record_is_noticed() -> None:
+def test_a_field_that_overlaps_the_next_record_is_detected() -> None:
     batch = bytearray(encode_batch([Record(value=b"v"), Record(value=b"w")]))
     value_length_at = HEADER_BYTES + 5
     assert batch[value_length_at] == 2
@@ -151,14 +153,14 @@ def test_a_field_that_reaches_into_the_next_record_is_noticed() -> None:
         decode_batch(with_valid_crc(bytes(batch)))
 
 
-def test_placing_a_batch_keeps_its_crc() -> None:
+def test_setting_the_offset_of_a_batch_keeps_its_crc() -> None:
     batch = bytearray(encode_batch([Record(value=b"v")]))
     place(batch, 0, base_offset=2**40, leader_epoch=3)
     header = check_batch(batch)
     assert (header.base_offset, header.leader_epoch) == (2**40, 3)
 
 
-def test_batches_end_to_end_are_walked_and_checked() -> None:
+def test_consecutive_batches_are_walked_and_checked() -> None:
     first, second = (encode_batch([Record(value=b"v")], base_offset=n) for n in (0, 1))
     assert [h.base_offset for h in check_batches(first + second)] == [0, 1]
     assert [(at, h.base_offset) for at, h in walk(first + second + second[:-1])] == [(0, 0), (len(first), 1)]
@@ -167,14 +169,14 @@ def test_batches_end_to_end_are_walked_and_checked() -> None:
 
 
 @pytest.mark.parametrize("length", [-(2**31), -12, -1, 0, 48])
-def test_walking_over_an_impossible_length_ends_with_a_corrupt_error(length: int) -> None:
+def test_walking_over_an_invalid_length_raises_a_corrupt_error(length: int) -> None:
     batch = bytearray(encode_batch([Record(value=b"v")]))
     struct.pack_into(">i", batch, 8, length)
     with pytest.raises(CorruptError):
         list(walk(batch))
 
 
-def test_a_batch_of_no_records_is_not_encoded() -> None:
+def test_a_batch_without_records_is_rejected() -> None:
     with pytest.raises(InvalidError):
         encode_batch([])
 

@@ -1,4 +1,4 @@
-"""Compressed records: our formats against the libraries that other clients use."""
+"""Compressed records: compatible with the libraries of other clients."""
 
 import contextlib
 import gzip
@@ -33,7 +33,7 @@ COMPRESSORS = {
 
 
 def xerial(data: bytes, block_bytes: int) -> bytes:
-    """Snappy as Java's clients frame it."""
+    """Return data compressed as snappy with the framing of Java clients."""
     framed = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     for at in range(0, len(data), block_bytes):
         block = bytes(cramjam.snappy.compress_raw(data[at : at + block_bytes]))
@@ -42,7 +42,7 @@ def xerial(data: bytes, block_bytes: int) -> bytes:
 
 
 @given(DATA, st.sampled_from(Compression))
-def test_data_comes_back(data: bytes, compression: Compression) -> None:
+def test_compressed_data_is_decompressed_unchanged(data: bytes, compression: Compression) -> None:
     assert decompress(compression, memoryview(compress(compression, data))) == data
 
 
@@ -52,13 +52,13 @@ def test_other_libraries_read_what_we_compress(data: bytes, compression: Compres
 
 
 @given(DATA)
-def test_lz4_has_the_independent_blocks_that_java_asks_for(data: bytes) -> None:
+def test_lz4_has_the_independent_blocks_that_java_requires(data: bytes) -> None:
     frame = lz4.frame.get_frame_info(compress(Compression.LZ4, data))
     assert not frame["block_linked"]
     assert frame["block_size"] == 64 << 10
 
 
-def test_every_compression_is_there() -> None:
+def test_every_compression_is_available() -> None:
     assert all(map(is_available, Compression))
 
 
@@ -73,13 +73,13 @@ def test_snappy_framed_by_java_is_read(data: bytes, block_bytes: int) -> None:
 
 
 @given(st.binary(max_size=100), st.sampled_from(COMPRESSED))
-def test_garbage_gives_a_corrupt_error_or_bytes(data: bytes, compression: Compression) -> None:
+def test_random_bytes_decompress_or_raise_a_corrupt_error(data: bytes, compression: Compression) -> None:
     with contextlib.suppress(CorruptError):
         assert isinstance(decompress(compression, data), bytes)
 
 
 @pytest.mark.parametrize("compression", COMPRESSED)
-def test_cut_data_gives_a_corrupt_error(compression: Compression) -> None:
+def test_truncated_data_raises_a_corrupt_error(compression: Compression) -> None:
     data = compress(compression, bytes(range(256)) * 20)
     for length in (1, len(data) // 2, len(data) - 1):
         with pytest.raises(CorruptError):
@@ -89,13 +89,13 @@ def test_cut_data_gives_a_corrupt_error(compression: Compression) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"\xff" * 20,  # a size that never ends
+        b"\xff" * 20,  # a size without an end
         b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f" + b"x" * 10,  # a size of 2**63 bytes
         xerial(b"abc", 3)[:-1],
         xerial(b"abc", 3)[:16] + struct.pack(">i", -5),
         xerial(b"abc", 3)[:18],
     ],
 )
-def test_snappy_with_impossible_sizes_gives_a_corrupt_error(data: bytes) -> None:
+def test_snappy_with_invalid_sizes_raises_a_corrupt_error(data: bytes) -> None:
     with pytest.raises(CorruptError):
         decompress(Compression.SNAPPY, data)

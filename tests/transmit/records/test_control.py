@@ -1,4 +1,4 @@
-"""Markers of transactions, and readers that leave out what was aborted."""
+"""Transaction markers, and readers that skip aborted transactions."""
 
 import struct
 
@@ -52,7 +52,7 @@ def values(data: bytes) -> list[bytes | None]:
     return [r.value for at, h in walk(data) if not h.is_control for r in decode_batch(data, at)]
 
 
-def test_only_the_aborted_transaction_of_a_producer_is_left_out() -> None:
+def test_only_the_aborted_transaction_of_a_producer_is_dropped() -> None:
     plain = bytearray(encode_batch([Record(value=b"plain")]))
     data = log_of(
         transactional(b"one", 1), transactional(b"two", 2), plain, ended(1, is_commit=False),

@@ -35,7 +35,7 @@ def decoded(bodies: Any) -> list[tuple[bytes | None, bytes | None, Any, int]]:
 
 
 @given(RECORDS)
-def test_what_is_encoded_is_decoded(records: list[tuple[bytes | None, bytes | None]]) -> None:
+def test_encoded_columns_are_decoded_unchanged(records: list[tuple[bytes | None, bytes | None]]) -> None:
     keys = pa.array([k for k, _ in records], pa.binary())
     values = pa.array([v for _, v in records], pa.binary())
     assert decoded(encode_columns(keys, values)) == [(k, v, (), 7) for k, v in records]
@@ -59,6 +59,6 @@ def test_many_records_are_several_batches() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1), st.integers(1, 64))
-def test_keys_go_where_other_clients_send_them(keys: list[bytes], count: int) -> None:
+def test_keys_have_the_same_partition_as_in_other_clients(keys: list[bytes], count: int) -> None:
     found = partitions_by_key(pa.array(keys, pa.binary()), count)
     assert found.tolist() == [(murmur2(key) & 0x7FFFFFFF) % count for key in keys]

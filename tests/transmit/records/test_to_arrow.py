@@ -1,4 +1,4 @@
-"""Columns hold what the batches hold, record by record."""
+"""Columns contain the same records as the batches."""
 
 import struct
 from datetime import UTC, datetime, timedelta
@@ -36,14 +36,14 @@ BATCHES = st.lists(
         ),
         st.sampled_from(Compression),
         st.sampled_from([0, 0, CONTROL, LOG_APPEND_TIME]),
-        st.integers(0, 3),  # offsets left out before the batch
+        st.integers(0, 3),  # number of offsets skipped before the batch
     ),
     max_size=5,
 )
 
 
 def mark(batch: bytes, attributes: int) -> bytes:
-    """Set more attributes, and make the CRC right again."""
+    """Set more attributes, and recompute the CRC."""
     changed = bytearray(batch)
     changed[22] |= attributes
     struct.pack_into(">I", changed, 17, crc32c(changed[21:]))
@@ -94,7 +94,7 @@ def test_columns_equal_the_records_one_by_one(
 
 
 @given(BATCHES, st.integers(0, 60))
-def test_ranges_that_meet_hold_every_record_once(
+def test_adjacent_ranges_contain_every_record_once(
     batches: list[tuple[list[Record], Compression, int, int]], middle: int
 ) -> None:
     data, end = build(batches)
@@ -103,7 +103,7 @@ def test_ranges_that_meet_hold_every_record_once(
 
 
 @given(BATCHES, st.data())
-def test_a_cut_last_batch_is_left_out(
+def test_a_truncated_last_batch_is_skipped(
     batches: list[tuple[list[Record], Compression, int, int]], data: st.DataObject
 ) -> None:
     whole, end = build(batches)
@@ -117,7 +117,7 @@ def test_a_cut_last_batch_is_left_out(
     st.binary(min_size=1, max_size=12),
     st.data(),
 )
-def test_overwritten_records_give_a_corrupt_error_or_as_many_rows(
+def test_overwritten_records_raise_a_corrupt_error_or_yield_as_many_rows(
     records: list[Record], noise: bytes, data: st.DataObject
 ) -> None:
     batch = bytearray(encode_batch(records))
@@ -130,7 +130,7 @@ def test_overwritten_records_give_a_corrupt_error_or_as_many_rows(
         found = decode_batch(bytes(batch))
     except CorruptError:
         return
-    # What passes both ways reads the same.
+    # If both accept it, they return the same.
     assert [r["offset"] for r in table.to_pylist()] == [r.offset for r in found if 0 <= r.offset < 100]
     kept = [(r.key, r.value) for r in found if 0 <= r.offset < 100]
     assert [(r["key"], r["value"]) for r in table.to_pylist()] == kept
@@ -155,12 +155,12 @@ ZERO, NULL = write_varint(0), write_varint(-1)
 @pytest.mark.parametrize(
     ("body", "count"),
     [
-        (b"\xff" * 2_000_000, 1),  # a length that never ends
+        (b"\xff" * 2_000_000, 1),  # a length without an end
         (write_varint(-1), 1),
         (write_varint(-8) + b"x" * 7, 1),
         (write_varint(2**40) + b"x" * 7, 1),
         (write_varint(0), 1),
-        (record_of(ZERO, ZERO, write_varint(2**62), b"k"), 1),  # a key longer than everything
+        (record_of(ZERO, ZERO, write_varint(2**62), b"k"), 1),  # a key longer than the whole batch
         (record_of(ZERO, ZERO, write_varint(-(2**62)), NULL, ZERO) + record_of(ZERO), 2),
         (record_of(ZERO, ZERO, NULL, write_varint(9), b"v") + record_of(ZERO, ZERO, NULL, NULL, ZERO), 2),
         (record_of(ZERO, ZERO, write_varint(9), b"k") + record_of(ZERO, ZERO, NULL, NULL, ZERO), 2),
@@ -174,25 +174,25 @@ ZERO, NULL = write_varint(0), write_varint(-1)
         "key reaches into the next record", "endless offset", "too few records", "too many records",
     ],
 )  # fmt: skip
-def test_corrupt_lengths_give_a_corrupt_error(body: bytes, count: int) -> None:
+def test_corrupt_lengths_raise_a_corrupt_error(body: bytes, count: int) -> None:
     with pytest.raises(CorruptError):
         to_arrow(batch_of(body, count), ORDERS, 0, 100)
 
 
-def test_offsets_that_do_not_grow_give_a_corrupt_error() -> None:
+def test_offsets_that_do_not_ascend_raise_a_corrupt_error() -> None:
     with pytest.raises(CorruptError):
         to_arrow(batch_of(record_of(ZERO, ZERO, NULL, NULL, ZERO) * 2, 2), ORDERS, 0, 100)
 
 
 @pytest.mark.parametrize("length", [-12, -1, 0, 48])
-def test_an_impossible_batch_length_gives_a_corrupt_error(length: int) -> None:
+def test_an_invalid_batch_length_raises_a_corrupt_error(length: int) -> None:
     batch = bytearray(encode_batch([Record(value=b"v")]))
     struct.pack_into(">i", batch, 8, length)
     with pytest.raises(CorruptError):
         to_arrow(batch, ORDERS, 0, 10)
 
 
-def test_nothing_asked_for_gives_no_rows() -> None:
+def test_an_empty_range_yields_no_rows() -> None:
     data = encode_batch([Record(value=b"v")], base_offset=4)
     assert to_arrow(b"", ORDERS, 0, 10).num_rows == 0
     assert to_arrow(data, ORDERS, 5, 10).num_rows == 0

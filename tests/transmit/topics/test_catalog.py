@@ -1,4 +1,4 @@
-"""What the broker remembers besides records."""
+"""The broker's catalog of topics, offsets and producer ids."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_topics_offsets_and_producer_ids_survive_a_restart(tmp_path: Path) -> No
     catalog.close()
 
 
-def test_deleting_a_topic_forgets_what_was_committed_for_it(tmp_path: Path) -> None:
+def test_deleting_a_topic_deletes_its_committed_offsets(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "meta.db")
     for name in ("orders", "other"):
         catalog.create_topic(name, 1, {})
@@ -44,7 +44,7 @@ def test_deleting_a_topic_forgets_what_was_committed_for_it(tmp_path: Path) -> N
     catalog.close()
 
 
-def test_a_commit_that_fails_is_not_half_done_and_the_next_one_works(tmp_path: Path) -> None:
+def test_a_failed_commit_stores_nothing_and_the_next_one_works(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "meta.db")
     with pytest.raises(OverflowError):
         catalog.commit_offsets("g", [(ORDERS, at(1)), (TopicPartition("orders", 1), at(2**70))], now_ms=0)
@@ -55,17 +55,17 @@ def test_a_commit_that_fails_is_not_half_done_and_the_next_one_works(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "a\n", "x" * 250, "a\x00"])
-def test_names_that_kafka_forbids_are_refused(name: str) -> None:
+def test_names_that_kafka_forbids_are_rejected(name: str) -> None:
     with pytest.raises(InvalidError):
         check_topic_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "...", "A-b_c.9", "x" * 249, "__consumer_offsets"])
-def test_names_that_kafka_allows_are_allowed(name: str) -> None:
+def test_names_that_kafka_allows_are_accepted(name: str) -> None:
     check_topic_name(name)
 
 
-def test_a_topic_is_found_by_its_id_as_long_as_it_is_there(tmp_path: Path) -> None:
+def test_a_topic_is_found_by_its_id_until_it_is_deleted(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "meta.db")
     first = catalog.create_topic("t", 1, {})
     assert catalog.topic_by_id(first.id) == first

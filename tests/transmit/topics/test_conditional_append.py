@@ -1,4 +1,4 @@
-"""What a record may expect, and when it is disappointed."""
+"""Conditions of records, and appends that fail because of them."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_version_is_the_offset_of_the_last_record_of_a_key(keys: list[bytes | No
     versions = KeyVersions(Path(":memory:"))
     last: dict[bytes, int] = {}
     for offset, key in enumerate(keys):
-        versions.note([Record(key=key, offset=offset)], offset + 1)
+        versions.add([Record(key=key, offset=offset)], offset + 1)
         if key is not None:
             last[key] = offset
     assert all(versions.version(key) == last.get(key, NO_VERSION) for key in (b"a", b"b", b"", b"c"))
@@ -51,10 +51,10 @@ def test_expected_offset_must_be_the_end() -> None:
     versions.close()
 
 
-def test_expected_version_must_be_the_keys() -> None:
+def test_expected_version_must_be_the_keys_version() -> None:
     versions = KeyVersions(Path(":memory:"))
     check_expectations(expecting(EXPECTED_VERSION, b"-1"), versions, 0)
-    versions.note([Record(key=b"a", offset=3)], 4)
+    versions.add([Record(key=b"a", offset=3)], 4)
     check_expectations(expecting(EXPECTED_VERSION, b"3"), versions, 4)
     with pytest.raises(ExpectationFailed, match="the version of key b'a' is 3, expected -1"):
         check_expectations(expecting(EXPECTED_VERSION, b"-1"), versions, 4)
@@ -62,14 +62,14 @@ def test_expected_version_must_be_the_keys() -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", b"seven", "\uff17".encode(), b"\xff"])
-def test_header_that_is_no_number_is_refused(value: bytes | None) -> None:
+def test_header_that_is_not_a_number_is_rejected(value: bytes | None) -> None:
     versions = KeyVersions(Path(":memory:"))
     with pytest.raises(InvalidError, match="expected a whole number"):
         check_expectations(expecting(EXPECTED_OFFSET, value), versions, 0)
     versions.close()
 
 
-def test_version_of_no_key_is_refused() -> None:
+def test_expected_version_without_a_key_is_rejected() -> None:
     versions = KeyVersions(Path(":memory:"))
     with pytest.raises(InvalidError, match="has no key"):
         check_expectations(expecting(EXPECTED_VERSION, b"1", key=None), versions, 0)
@@ -82,20 +82,20 @@ def conditional(broker: Broker, topic: str = "accounts") -> None:
 
 
 def append(broker: Broker, value: bytes, key: bytes = b"a", **headers: int) -> int | None:
-    """Append one record as its own batch; None if what it expected did not hold."""
+    """Append one record as its own batch; return None if its condition is false."""
     names = {"offset": EXPECTED_OFFSET, "version": EXPECTED_VERSION}
-    said = tuple((names[name], str(number).encode()) for name, number in headers.items())
+    conditions = tuple((names[name], str(number).encode()) for name, number in headers.items())
     with Client(broker.bootstrap_servers) as client:
         try:
             return client.produce(
-                ACCOUNTS, encode_batch([Record(key=key, value=value, headers=said, timestamp_ms=1)])
+                ACCOUNTS, encode_batch([Record(key=key, value=value, headers=conditions, timestamp_ms=1)])
             )
         except UnavailableError as error:
             assert "expected" in str(error)
             return None
 
 
-def test_of_two_that_decided_on_the_same_version_one_is_refused() -> None:
+def test_the_second_of_two_appends_on_the_same_version_is_rejected() -> None:
     with Broker() as broker:
         conditional(broker)
         assert append(broker, b"opened", version=-1) == 0
@@ -113,7 +113,7 @@ def test_versions_survive_a_restart_and_the_loss_of_their_file(tmp_path: Path) -
         assert append(broker, b"opened", version=-1) == 0
     with Broker(tmp_path) as broker:
         assert append(broker, b"from nothing", version=-1) is None
-        assert append(broker, b"goes on", version=0) == 1
+        assert append(broker, b"continues", version=0) == 1
     for path in tmp_path.glob("log/*/versions.db*"):
         path.unlink()
     with Broker(tmp_path) as broker:
@@ -121,15 +121,15 @@ def test_versions_survive_a_restart_and_the_loss_of_their_file(tmp_path: Path) -
         assert append(broker, b"fresh", version=1) == 2
 
 
-def test_topic_that_does_not_allow_it_ignores_the_headers() -> None:
+def test_a_topic_without_conditional_append_ignores_the_headers() -> None:
     with Broker() as broker:
         with Client(broker.bootstrap_servers) as client:
             client.create_topic("accounts", partitions=1)
         assert append(broker, b"x", version=17) == 0
 
 
-def test_of_many_writers_each_version_is_written_by_one() -> None:
-    """Ten clients each read the version, then append on top of it, and try again when another was faster."""
+def test_concurrent_writers_write_each_version_once() -> None:
+    """Ten clients each read the version, append with it as the condition, and retry if another was faster."""
     with Broker() as broker:
         conditional(broker)
 

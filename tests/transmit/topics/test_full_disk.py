@@ -1,9 +1,10 @@
-"""A disk without room: what was acknowledged stays, and those who make room are not kept from it."""
+"""A full disk: acknowledged records are kept, and operations that free space still work."""
 
 import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Semaphore
 from typing import Any, NoReturn
 
 import pytest
@@ -20,19 +21,22 @@ from confluent_kafka.admin import (
 
 from headwater.errors import UnavailableError
 from headwater.record import Record, TopicPartition
+from headwater.transmit.broker import server
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
-from headwater.transmit.log import disk_reserve as room
-from headwater.transmit.log import index, partition, segment
-from headwater.transmit.log import start_offset as start
+from headwater.transmit.groups import store
+from headwater.transmit.groups.share.share_groups import ShareGroups
+from headwater.transmit.groups.store import GroupKind, GroupStore
+from headwater.transmit.log import disk_reserve, index, partition, segment, start_offset
 from headwater.transmit.log.disk_reserve import DiskReserve
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, walk
 from headwater.transmit.topics import catalog
 from headwater.transmit.topics.catalog import Catalog
+from headwater.transmit.transactions.coordinator import Coordinator
 
 ORDERS = TopicPartition("orders", 0)
-TINY = LogSettings(segment_bytes=1)  # a segment for each batch
+TINY = LogSettings(segment_bytes=1)  # one segment per batch
 
 
 def full(*_: Any, **__: Any) -> NoReturn:
@@ -43,8 +47,8 @@ def unavailable(*_: Any) -> NoReturn:
     raise UnavailableError("the disk is full")
 
 
-def full_while(there: Callable[[], bool], works: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *given, **named: full() if there() else works(*given, **named)
+def full_while(condition: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: full() if condition() else function(*args, **kwargs)
 
 
 def append(log: PartitionLog, value: bytes) -> None:
@@ -63,9 +67,7 @@ def values(log: PartitionLog) -> list[bytes | None]:
     return found
 
 
-def test_a_log_closes_opens_and_is_read_without_its_indexes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_works_without_its_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(index.SparseIndex, "save", full)
         for _ in range(2):
@@ -81,7 +83,7 @@ def test_a_log_closes_opens_and_is_read_without_its_indexes(
     log.close()
 
 
-def test_half_an_index_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_written_index_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write_half(path: Path, content: bytes) -> NoReturn:
         with path.open("wb") as file:
             file.write(content[: len(content) // 2])
@@ -95,7 +97,7 @@ def test_half_an_index_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("fails", ["_open_for_writing", "sync_directory"])
-def test_a_segment_that_cannot_be_followed_by_another_stays_open(
+def test_the_open_segment_stays_open_if_the_next_cannot_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     log = PartitionLog(tmp_path / "p", LogSettings())
@@ -112,13 +114,13 @@ def test_a_segment_that_cannot_be_followed_by_another_stays_open(
     log.close()
 
 
-def test_deleting_old_records_makes_the_room_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_old_records_frees_the_space_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = PartitionLog(tmp_path / "p", TINY)
     for n in range(5):
         append(log, b"%d" % n)
     oldest = log.segments[0].path
     with monkeypatch.context() as patch:
-        patch.setattr(partition, "save_start", full_while(oldest.exists, start.save_start))
+        patch.setattr(partition, "save_start", full_while(oldest.exists, start_offset.save_start))
         log.delete_before(3)
     assert (log.start_offset, values(log)) == (3, [b"3", b"4"])
     log.close()
@@ -127,7 +129,7 @@ def test_deleting_old_records_makes_the_room_it_needs(tmp_path: Path, monkeypatc
     log.close()
 
 
-def test_where_even_that_is_not_enough_the_log_starts_with_what_is_left(
+def test_a_failed_deletion_starts_the_log_at_its_first_remaining_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = PartitionLog(tmp_path / "p", TINY)
@@ -143,20 +145,20 @@ def test_where_even_that_is_not_enough_the_log_starts_with_what_is_left(
     log.close()
 
 
-def test_records_leave_room_for_other_things(tmp_path: Path) -> None:
+def test_records_do_not_use_the_disk_reserve(tmp_path: Path) -> None:
     DiskReserve(tmp_path, reserved_bytes=0).take(1)
-    with pytest.raises(OSError, match="No space left on device: 1048576 MB are kept") as caught:
+    with pytest.raises(OSError, match="No space left on device: 1048576 MB are reserved") as caught:
         DiskReserve(tmp_path, reserved_bytes=1 << 40).take(1)
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_room_is_looked_for_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freed_space_is_found_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = 100
 
     def statvfs(_: Path) -> os.statvfs_result:
         return os.statvfs_result((1, 1, 1000, free, free, 0, 0, 0, 0, 255))
 
-    monkeypatch.setattr(room.os, "statvfs", statvfs)
+    monkeypatch.setattr(disk_reserve.os, "statvfs", statvfs)
     found = DiskReserve(tmp_path, reserved_bytes=10)
     found.take(90)
     free = 10
@@ -166,9 +168,7 @@ def test_room_is_looked_for_again_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     found.take(1)
 
 
-def test_a_topic_can_be_deleted_when_the_disk_takes_no_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_can_be_deleted_when_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker(tmp_path / "log") as broker, Client(broker.bootstrap_servers) as client:
         client.create_topic("orders", partitions=1)
         client.append(ORDERS, [Record(value=b"before")])
@@ -181,7 +181,7 @@ def test_a_topic_can_be_deleted_when_the_disk_takes_no_records(
         assert "orders" not in admin.list_topics().topics
 
 
-def test_changes_that_cannot_be_noted_are_answered_with_the_reason(
+def test_changes_that_cannot_be_stored_are_rejected_with_an_error_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Broker(tmp_path / "log") as broker, Client(broker.bootstrap_servers) as client:
@@ -190,29 +190,84 @@ def test_changes_that_cannot_be_noted_are_answered_with_the_reason(
         monkeypatch.setattr(catalog, "writing", unavailable)
         shorter = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
         orders = ConfigResource(ResourceType.TOPIC, "orders", incremental_configs=[shorter])
-        for asked in (
+        for requested in (
             admin.create_topics([NewTopic("more", 1)]),
             admin.create_partitions([NewPartitions("orders", 2)]),
             admin.incremental_alter_configs([orders]),
             admin.delete_topics(["orders"]),
         ):
             with pytest.raises(KafkaException) as caught:
-                next(iter(asked.values())).result()
+                next(iter(requested.values())).result()
             assert caught.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
         assert len(client.topics(["orders"])["orders"].leaders) == 1
 
 
-def test_the_catalog_says_that_the_disk_is_full_and_remembers_what_it_had(tmp_path: Path) -> None:
-    memory = Catalog(tmp_path / "meta.db")
-    memory.create_topic("orders", 1, {})
-    pages = memory._durable.execute("pragma page_count").fetchone()[0]
-    memory._durable.execute(f"pragma max_page_count = {pages}")
-    with pytest.raises(UnavailableError, match="cannot note it: database or disk is full"):
+def test_the_catalog_reports_a_full_disk_and_keeps_its_content(tmp_path: Path) -> None:
+    stored = Catalog(tmp_path / "meta.db")
+    stored.create_topic("orders", 1, {})
+    pages = stored._durable.execute("pragma page_count").fetchone()[0]
+    stored._durable.execute(f"pragma max_page_count = {pages}")
+    with pytest.raises(UnavailableError, match=r"cannot write to meta\.db: database or disk is full"):
         for n in range(10_000):
-            memory.create_topic(f"more{n}", 1, {"note": "x" * 1000})
-    known = set(memory.topics)
-    memory.delete_topic("orders")
-    memory.close()
-    memory = Catalog(tmp_path / "meta.db")
-    assert set(memory.topics) == known - {"orders"}
-    memory.close()
+            stored.create_topic(f"more{n}", 1, {"note": "x" * 1000})
+    known = set(stored.topics)
+    stored.delete_topic("orders")
+    stored.close()
+    stored = Catalog(tmp_path / "meta.db")
+    assert set(stored.topics) == known - {"orders"}
+    stored.close()
+
+
+def test_group_configs_that_cannot_be_written_are_reported_and_the_old_ones_kept(tmp_path: Path) -> None:
+    groups = GroupStore(tmp_path / "meta.db")
+    groups.set_kind("workers", GroupKind.SHARE)
+    groups.set_configs("workers", {"share.auto.offset.reset": "earliest"})
+    pages = groups._db.execute("pragma page_count").fetchone()[0]
+    groups._db.execute(f"pragma max_page_count = {pages}")
+    with pytest.raises(UnavailableError, match=r"cannot write to meta\.db: database or disk is full"):
+        groups.set_configs("workers", {f"config.{n}": "x" * 1000 for n in range(1000)})
+    groups.close()
+    groups = GroupStore(tmp_path / "meta.db")
+    assert groups.configs("workers") == {"share.auto.offset.reset": "earliest"}
+    assert groups.kinds() == {"workers": GroupKind.SHARE}
+    groups.close()
+
+
+def test_a_group_config_that_cannot_be_written_gets_an_error_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Broker(tmp_path / "log") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        monkeypatch.setattr(store, "writing", unavailable)
+        earliest = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+        workers = ConfigResource(ResourceType.GROUP, "workers", incremental_configs=[earliest])
+        with pytest.raises(KafkaException) as caught:
+            next(iter(admin.incremental_alter_configs([workers]).values())).result()
+        assert caught.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
+
+
+def test_members_and_transactions_expire_again_after_the_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = {"expire": Semaphore(0), "tick": Semaphore(0)}
+    disk_is_full = True
+
+    def failing(name: str) -> Callable[..., None]:
+        def call(*_: Any) -> None:
+            rounds[name].release()
+            if disk_is_full:
+                unavailable()
+
+        return call
+
+    monkeypatch.setattr(server, "EXPIRE_EVERY_S", 0.01)
+    monkeypatch.setattr(server, "TRANSACTIONS_EVERY_S", 0.01)
+    monkeypatch.setattr(ShareGroups, "expire", failing("expire"))
+    monkeypatch.setattr(Coordinator, "tick", failing("tick"))
+    with Broker(tmp_path / "log"):
+        for done in rounds.values():
+            assert done.acquire(timeout=10)
+        disk_is_full = False
+        for done in rounds.values():
+            assert done.acquire(timeout=10)
+            assert done.acquire(timeout=10)

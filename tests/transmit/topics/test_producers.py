@@ -1,4 +1,4 @@
-"""Idempotent producers: what is new, what is known, what is refused."""
+"""Idempotent producers: new, duplicate and rejected batches."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,14 +16,14 @@ def batch(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0, a
     )  # fmt: skip
 
 
-def test_batches_that_follow_each_other_are_new() -> None:
+def test_consecutive_batches_are_new() -> None:
     states = ProducerStates()
     for n, header in enumerate([batch(0, 3), batch(3), batch(4, 10)]):
         assert states.check(header) is None
         states.note(header, n)
 
 
-def test_a_batch_that_comes_again_has_the_offset_it_got() -> None:
+def test_a_duplicate_batch_returns_its_offset() -> None:
     states = ProducerStates()
     states.note(batch(0, 3), 100)
     states.note(batch(3, 2), 200)
@@ -31,19 +31,19 @@ def test_a_batch_that_comes_again_has_the_offset_it_got() -> None:
     assert states.check(batch(3, 2)) == 200
 
 
-def test_a_batch_that_begins_like_a_known_one_but_is_longer_is_refused() -> None:
+def test_a_longer_batch_with_a_known_first_sequence_is_rejected() -> None:
     states = ProducerStates()
     states.note(batch(0, 3), 100)
     assert states.check(batch(0, 4)) is Refusal.OUT_OF_ORDER
 
 
-def test_a_gap_is_refused() -> None:
+def test_a_gap_in_the_sequence_is_rejected() -> None:
     states = ProducerStates()
     states.note(batch(0, 3), 0)
     assert states.check(batch(4)) is Refusal.OUT_OF_ORDER
 
 
-def test_only_the_last_batches_are_known() -> None:
+def test_only_the_last_batches_are_deduplicated() -> None:
     states = ProducerStates()
     for sequence in range(BATCHES_KEPT + 1):
         states.note(batch(sequence), sequence)
@@ -61,7 +61,7 @@ def test_a_new_epoch_starts_at_zero_and_fences_the_old_one() -> None:
     assert states.check(batch(1, epoch=1)) is None
 
 
-def test_sequences_go_on_at_zero_after_the_largest() -> None:
+def test_sequences_wrap_around_to_zero() -> None:
     states = ProducerStates()
     states.note(batch(SEQUENCE_MAX - 1, 2), 0)
     assert states.check(batch(0)) is None
@@ -70,18 +70,18 @@ def test_sequences_go_on_at_zero_after_the_largest() -> None:
     assert states.check(batch(SEQUENCE_MAX - 1, 2)) == 0
 
 
-def test_a_batch_may_reach_over_the_largest_sequence() -> None:
+def test_a_batch_may_wrap_around_the_largest_sequence() -> None:
     states = ProducerStates()
     states.note(batch(SEQUENCE_MAX, 3), 0)
     assert states.check(batch(2)) is None
     assert states.check(batch(SEQUENCE_MAX, 3)) == 0
 
 
-def test_a_producer_that_nobody_remembers_may_go_on_where_it_is() -> None:
+def test_an_unknown_producer_may_continue_at_any_sequence() -> None:
     assert ProducerStates().check(batch(41)) is None
 
 
-def test_producers_without_an_identity_are_never_refused() -> None:
+def test_producers_without_an_id_are_never_rejected() -> None:
     states = ProducerStates()
     states.note(batch(-1, producer=-1), 0)
     assert states.check(batch(-1, producer=-1)) is None
@@ -93,7 +93,7 @@ def test_producers_do_not_disturb_each_other() -> None:
     assert states.check(batch(0, 3, producer=8)) is None
 
 
-def test_what_was_written_before_a_restart_is_known() -> None:
+def test_batches_written_before_a_restart_are_deduplicated() -> None:
     states = ProducerStates([batch(0, 3)._replace(base_offset=40), batch(3)._replace(base_offset=43)])
     assert states.check(batch(3)) == 43
     assert states.check(batch(4)) is None
@@ -119,7 +119,7 @@ def test_with_five_in_flight_and_any_retry_each_batch_is_written_once(
         sequence = (sequence + count) % (SEQUENCE_MAX + 1)
     offset, offsets, acknowledged = 0, [], 0
     while acknowledged < len(sent):
-        # The client sends its window, in order, from the first batch without an answer; some answers are lost.
+        # The client sends its window in order, from the first batch without a response; some responses are lost.
         for number in range(acknowledged, min(acknowledged + BATCHES_KEPT, len(sent))):
             known = states.check(sent[number])
             assert not isinstance(known, Refusal)
@@ -179,26 +179,26 @@ def test_a_marker_of_a_newer_epoch_fences_the_producer() -> None:
     assert states.is_stale(ended(epoch=0))
 
 
-def test_a_batch_is_known_again_only_within_its_transaction() -> None:
+def test_a_batch_is_deduplicated_only_within_its_transaction() -> None:
     states = ProducerStates()
     states.note(batch(0, attributes=TRANSACTIONAL), 0)
     assert states.check(batch(0, attributes=TRANSACTIONAL)) == 0
     states.note_marker(ended(), 1)
     for known in (states, ProducerStates.load(states.dump())):
-        # librdkafka numbers the next one so, if it was never told that the log has the first.
+        # librdkafka reuses the number if it never received the response for the first batch.
         assert known.check(batch(0, attributes=TRANSACTIONAL)) is Refusal.OUT_OF_ORDER
         assert known.check(batch(1, attributes=TRANSACTIONAL)) is None
 
 
-def test_a_batch_outside_the_open_transaction_is_refused() -> None:
+def test_a_batch_outside_the_open_transaction_is_rejected() -> None:
     states = ProducerStates()
     states.note(batch(0, attributes=TRANSACTIONAL), 0)
     assert states.check(batch(1)) is Refusal.IN_TRANSACTION
     assert states.check(batch(1, attributes=TRANSACTIONAL)) is None
 
 
-def test_an_idle_producer_is_forgotten_but_not_amid_a_transaction() -> None:
-    states = ProducerStates([batch(0, producer=1)])  # read from the log: when it was written is not known
+def test_an_idle_producer_is_removed_unless_it_has_an_open_transaction() -> None:
+    states = ProducerStates([batch(0, producer=1)])  # read from the log: the time of the write is unknown
     states.note(batch(0, producer=2), 1, 1_000)
     states.note(batch(0, producer=3, attributes=TRANSACTIONAL), 2, 1_000)
     states.expire(10_999, 10_000)

@@ -14,7 +14,8 @@ from headwater.transmit.records.batch import check_batches, encode_batch
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import Catalog
 from headwater.transmit.topics.group_commit import Durability
-from headwater.transmit.topics.topics import Partition, RefusedBatch, Topics
+from headwater.transmit.topics.partition import Partition, RefusedBatch
+from headwater.transmit.topics.topics import Topics
 
 
 def open_topics(data: Path, durability: Durability = Durability.FSYNC, segment_bytes: int = 1 << 30) -> Topics:
@@ -38,9 +39,7 @@ def batch(value: bytes = b"v", *, producer_id: int = -1, sequence: int = -1) -> 
 
 
 @pytest.mark.parametrize("durability", Durability)
-def test_an_appended_record_is_seen_when_it_is_as_durable_as_promised(
-    tmp_path: Path, durability: Durability
-) -> None:
+def test_an_appended_record_is_visible_when_it_is_durable(tmp_path: Path, durability: Durability) -> None:
     async def scenario() -> None:
         topics = open_topics(tmp_path, durability)
         topics.create("orders", 1, {})
@@ -70,7 +69,7 @@ def test_the_longest_name_is_created_and_found_after_a_restart(tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_a_topic_that_cannot_be_made_is_not_remembered(tmp_path: Path) -> None:
+def test_a_topic_that_cannot_be_created_is_not_stored(tmp_path: Path) -> None:
     async def scenario() -> None:
         topics = open_topics(tmp_path)
         (tmp_path / "log").write_bytes(b"a file where the folder should be")
@@ -84,7 +83,7 @@ def test_a_topic_that_cannot_be_made_is_not_remembered(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_topic_deleted_and_made_anew_is_empty(tmp_path: Path) -> None:
+def test_a_topic_that_is_deleted_and_created_again_is_empty(tmp_path: Path) -> None:
     async def scenario() -> None:
         topics = open_topics(tmp_path)
         topics.create("orders", 1, {})
@@ -99,7 +98,7 @@ def test_a_topic_deleted_and_made_anew_is_empty(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_deleting_answers_those_who_wait_for_the_disk(tmp_path: Path) -> None:
+def test_deleting_a_topic_ends_waits_for_durability(tmp_path: Path) -> None:
     async def scenario() -> None:
         topics = open_topics(tmp_path)
         topics.create("orders", 1, {})
@@ -130,7 +129,7 @@ def test_topics_grow_but_do_not_shrink(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 1 << 30], ids=["a segment each", "one segment"])
-def test_batches_sent_again_after_a_restart_are_known(tmp_path: Path, segment_bytes: int) -> None:
+def test_batches_retried_after_a_restart_are_deduplicated(tmp_path: Path, segment_bytes: int) -> None:
     async def scenario() -> None:
         topics = open_topics(tmp_path, segment_bytes=segment_bytes)
         topics.create("orders", 1, {})
@@ -149,7 +148,7 @@ def test_batches_sent_again_after_a_restart_are_known(tmp_path: Path, segment_by
     asyncio.run(scenario())
 
 
-def test_after_a_failed_sync_nothing_is_taken_and_nobody_waits(tmp_path: Path) -> None:
+def test_after_a_failed_sync_appends_fail_and_waits_end(tmp_path: Path) -> None:
     async def scenario() -> None:
         log = PartitionLog(tmp_path / "p", LogSettings())
         partition = Partition(TopicPartition("orders", 0), log)
@@ -169,9 +168,9 @@ def test_after_a_failed_sync_nothing_is_taken_and_nobody_waits(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damage", ["none", "newest", "all", "missing"])
-def test_producers_come_back_from_snapshots_or_from_the_log(tmp_path: Path, damage: str) -> None:
+def test_producers_are_recovered_from_snapshots_or_the_log(tmp_path: Path, damage: str) -> None:
     async def scenario() -> None:
-        topics = open_topics(tmp_path, segment_bytes=1)  # a segment for every batch
+        topics = open_topics(tmp_path, segment_bytes=1)  # one segment per batch
         topics.create("orders", 1, {})
         partition = topics.partition("orders", 0)
         for producer in range(1, 6):
@@ -191,14 +190,14 @@ def test_producers_come_back_from_snapshots_or_from_the_log(tmp_path: Path, dama
     asyncio.run(scenario())
 
 
-def test_opening_reads_only_the_batches_behind_the_newest_snapshot(
+def test_opening_reads_only_the_batches_after_the_newest_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    offsets: list[int] = []
     batches_since = PartitionLog.batches_since
 
     def spy(log: PartitionLog, offset: int) -> object:
-        asked.append(offset)
+        offsets.append(offset)
         return batches_since(log, offset)
 
     async def scenario() -> None:
@@ -209,12 +208,12 @@ def test_opening_reads_only_the_batches_behind_the_newest_snapshot(
         await close(topics)
         monkeypatch.setattr(PartitionLog, "batches_since", spy)
         await close(open_topics(tmp_path))
-        assert asked == [4]
+        assert offsets == [4]
 
     asyncio.run(scenario())
 
 
-def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
+def test_idle_producers_are_removed(tmp_path: Path) -> None:
     async def scenario() -> None:
         topics = open_topics(tmp_path)
         topics.create("orders", 1, {})

@@ -1,4 +1,4 @@
-"""What the broker does unasked, one partition at a time."""
+"""The broker's periodic work, one partition at a time."""
 
 import asyncio
 import shutil
@@ -10,13 +10,14 @@ import pytest
 
 from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
+from headwater.transmit.configs import DEFAULT_TOPIC_CONFIG
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.log.pool import FilePool
 from headwater.transmit.log.scan import scan
 from headwater.transmit.log.segment import index_path
 from headwater.transmit.records.batch import check_batches, encode_batch
 from headwater.transmit.topics import upkeep
-from headwater.transmit.topics.topics import _DEFAULT_CONFIG, Partition
+from headwater.transmit.topics.partition import Partition
 from headwater.transmit.topics.upkeep import Upkeep
 
 
@@ -35,7 +36,7 @@ def keeper() -> Upkeep:
     return Upkeep(NoTopics(), ManualClock(), retention_every_s=1, clean_every_s=1)
 
 
-def test_after_a_crash_only_what_the_saved_index_does_not_cover_is_read(
+def test_after_a_crash_only_bytes_beyond_the_saved_index_are_scanned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "SAVE_INDEX_BYTES", 1000)
@@ -63,7 +64,7 @@ def test_after_a_crash_only_what_the_saved_index_does_not_cover_is_read(
     partition.log.close()
 
 
-def test_a_damaged_segment_is_not_compacted_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+def test_a_damaged_segment_is_not_compacted_and_loses_nothing(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=300))
     for n in range(10):
         append(log, b"%d" % n * 50, b"k")
@@ -74,7 +75,7 @@ def test_a_damaged_segment_is_not_compacted_and_nothing_of_it_is_lost(tmp_path: 
     path.write_bytes(content)
     before = {file.name: file.read_bytes() for file in (tmp_path / "p").glob("*.log")}
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=300))
-    config = replace(_DEFAULT_CONFIG, compact=True, delete=False, min_cleanable_dirty_ratio=0.0)
+    config = replace(DEFAULT_TOPIC_CONFIG, compact=True, delete=False, min_cleanable_dirty_ratio=0.0)
     keeping = keeper()
     asyncio.run(keeping.clean(Partition(TopicPartition("orders", 0), log, config), 5000))
     assert {file.name: file.read_bytes() for file in (tmp_path / "p").glob("*.log")} == before
@@ -82,7 +83,7 @@ def test_a_damaged_segment_is_not_compacted_and_nothing_of_it_is_lost(tmp_path: 
     log.close()
 
 
-def test_a_pool_bounds_the_files_that_are_open(tmp_path: Path) -> None:
+def test_a_pool_bounds_the_number_of_open_files(tmp_path: Path) -> None:
     pool = FilePool(limit=3)
     log = PartitionLog(tmp_path / "p", LogSettings(segment_bytes=1), pool)
     for n in range(20):

@@ -1,4 +1,4 @@
-"""Transactions on the disk: states come back, and offsets follow the decision."""
+"""Transactions on disk: states are restored, and offsets follow the decision."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,35 +19,35 @@ ONGOING = Transaction(
 
 
 @pytest.mark.parametrize("state", TransactionState)
-def test_a_transaction_comes_back_as_it_was(tmp_path: Path, state: TransactionState) -> None:
+def test_a_stored_transaction_is_loaded_unchanged(tmp_path: Path, state: TransactionState) -> None:
     Catalog(tmp_path / "meta.db").close()
-    ledger = TransactionStore(tmp_path / "meta.db")
-    ledger.save(replace(ONGOING, state=state))
-    ledger.close()
-    ledger = TransactionStore(tmp_path / "meta.db")
-    assert ledger.transactions() == [replace(ONGOING, state=state)]
-    ledger.forget("t")
-    assert ledger.transactions() == []
-    ledger.close()
+    store = TransactionStore(tmp_path / "meta.db")
+    store.save(replace(ONGOING, state=state))
+    store.close()
+    store = TransactionStore(tmp_path / "meta.db")
+    assert store.transactions() == [replace(ONGOING, state=state)]
+    store.delete("t")
+    assert store.transactions() == []
+    store.close()
 
 
 @pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
-def test_offsets_are_committed_or_dropped_with_the_decision(tmp_path: Path, state: TransactionState) -> None:
-    catalog, ledger = Catalog(tmp_path / "meta.db"), TransactionStore(tmp_path / "meta.db")
+def test_offsets_are_committed_or_discarded_with_the_decision(tmp_path: Path, state: TransactionState) -> None:
+    catalog, store = Catalog(tmp_path / "meta.db"), TransactionStore(tmp_path / "meta.db")
     before = CommittedOffset(offset=1, leader_epoch=0, metadata="old")
     after = CommittedOffset(offset=9, leader_epoch=0, metadata="new")
     catalog.create_topic("orders", 1, {})
     catalog.commit_offsets("g", [(ORDERS, before)], now_ms=0)
-    ledger.save(ONGOING)
-    ledger.add_offsets("t", "g", [(ORDERS, after), (TopicPartition("deleted", 0), after)])
-    ledger.add_offsets("other", "h", [(ORDERS, after)])
+    store.save(ONGOING)
+    store.add_offsets("t", "g", [(ORDERS, after), (TopicPartition("deleted", 0), after)])
+    store.add_offsets("other", "h", [(ORDERS, after)])
     assert catalog.committed_offsets("g") == {ORDERS: before}
-    assert ledger.pending("g") == {ORDERS, TopicPartition("deleted", 0)}
-    ledger.save(replace(ONGOING, state=state))
+    assert store.pending("g") == {ORDERS, TopicPartition("deleted", 0)}
+    store.save(replace(ONGOING, state=state))
     assert catalog.committed_offsets("g") == {
         ORDERS: after if state is TransactionState.PREPARE_COMMIT else before
     }
-    assert ledger.pending("g") == set()
-    assert ledger.pending("h") == {ORDERS}
-    ledger.close()
+    assert store.pending("g") == set()
+    assert store.pending("h") == {ORDERS}
+    store.close()
     catalog.close()

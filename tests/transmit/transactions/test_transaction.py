@@ -1,4 +1,4 @@
-"""Transactions as a pure machine: what follows from what, and what can never happen."""
+"""The states of a transaction: transitions and invariants."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def ongoing() -> Transaction:
     return found
 
 
-def test_a_transaction_goes_from_start_to_end_and_again() -> None:
+def test_transactions_go_through_all_states_repeatedly() -> None:
     known = ongoing()
     assert (known.state, known.partitions, known.groups) == (TransactionState.ONGOING, {P0}, {"g"})
     for commit, prepared, completed in (
@@ -63,7 +63,7 @@ def test_a_transaction_goes_from_start_to_end_and_again() -> None:
         assert (known.state, known.partitions, known.started_ms) == (TransactionState.ONGOING, {P1}, 3)
 
 
-def test_a_new_producer_fences_the_one_before() -> None:
+def test_a_new_producer_fences_the_previous_one() -> None:
     old = fresh()
     new = begin(old)
     assert (new.producer_id, new.epoch, new.state) == (old.producer_id, 1, TransactionState.EMPTY)
@@ -72,7 +72,7 @@ def test_a_new_producer_fences_the_one_before() -> None:
     assert check_write(new, claim_of(old), P0) is TransactionError.FENCED
 
 
-def test_a_new_producer_has_the_transaction_before_aborted() -> None:
+def test_a_new_producer_aborts_the_previous_transaction() -> None:
     known = ongoing()
     aborting = begin(known)
     assert (aborting.state, aborting.epoch) == (TransactionState.PREPARE_ABORT, known.epoch + 1)
@@ -81,14 +81,14 @@ def test_a_new_producer_has_the_transaction_before_aborted() -> None:
     assert begin(complete(aborting, 1)).epoch == known.epoch + 2
 
 
-def test_epochs_that_are_used_up_give_a_new_producer_id() -> None:
+def test_a_new_producer_id_is_assigned_when_epochs_are_used_up() -> None:
     last = replace(fresh(), epoch=EPOCH_MAX)
     assert (begin(last, new_id=8).producer_id, begin(last, new_id=8).epoch) == (8, 0)
     open_ = add(last, claim_of(last), 0, partitions=[P0])
-    assert begin(open_).epoch == EPOCH_MAX + 1 < 2**15  # even the last one can be fenced
+    assert begin(open_).epoch == EPOCH_MAX + 1 < 2**15  # even the last epoch can be fenced
 
 
-def test_a_producer_that_asks_again_gets_the_same_answer() -> None:
+def test_a_retried_init_returns_the_same_result() -> None:
     first = fresh()
     bumped = begin(first, claim_of(first))
     assert bumped.epoch == 1
@@ -98,7 +98,7 @@ def test_a_producer_that_asks_again_gets_the_same_answer() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_that_is_asked_for_again_changes_nothing(commit: bool) -> None:
+def test_a_retried_end_changes_nothing(commit: bool) -> None:
     known = ongoing()
     decided = end(known, claim_of(known), 0, commit=commit)
     assert end(decided, claim_of(known), 0, commit=commit) is TransactionError.CONCURRENT
@@ -108,13 +108,13 @@ def test_an_end_that_is_asked_for_again_changes_nothing(commit: bool) -> None:
     assert end(done, claim_of(known), 2, commit=not commit) is TransactionError.INVALID_STATE
 
 
-def test_nothing_to_end_is_an_invalid_state() -> None:
+def test_ending_without_a_transaction_is_an_invalid_state() -> None:
     known = fresh()
     assert end(known, claim_of(known), 0, commit=True) is TransactionError.INVALID_STATE
     assert end(None, ProducerClaim(), 0, commit=True) is TransactionError.UNKNOWN_PRODUCER
 
 
-def test_writing_needs_the_partition_in_an_open_transaction() -> None:
+def test_a_write_needs_its_partition_in_an_open_transaction() -> None:
     known = ongoing()
     assert check_write(known, claim_of(known), P0) is None
     assert check_write(known, claim_of(known), P1) is TransactionError.INVALID_STATE
@@ -131,7 +131,7 @@ def test_offsets_need_their_group_in_an_open_transaction() -> None:
     assert check_offsets(decided, claim_of(known), "g") is TransactionError.CONCURRENT
 
 
-def test_a_transaction_that_is_open_for_too_long_is_aborted_and_fenced() -> None:
+def test_a_transaction_that_exceeds_its_timeout_is_aborted_and_fenced() -> None:
     known = ongoing()
     assert time_out(known, 999) is None
     late = time_out(known, 1000)
@@ -140,7 +140,7 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_fenced() -> None
     assert time_out(complete(late, 1001), 10_000) is None
 
 
-def test_an_id_is_forgotten_when_it_is_not_used() -> None:
+def test_an_unused_id_expires() -> None:
     assert is_expired(fresh(), 100, after_ms=100)
     assert not is_expired(fresh(), 99, after_ms=100)
     assert not is_expired(ongoing(), 10_000, after_ms=100)
@@ -172,7 +172,7 @@ LEGAL = {
 
 
 @given(STEPS)
-def test_whatever_is_asked_decisions_stand_and_only_the_last_producer_acts(steps: list[tuple[str, int]]) -> None:
+def test_decisions_are_final_and_only_the_last_producer_can_act(steps: list[tuple[str, int]]) -> None:
     known = fresh()
     claims = [claim_of(known)]
     for now_ms, (step, age) in enumerate(steps):

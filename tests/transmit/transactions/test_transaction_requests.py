@@ -1,4 +1,4 @@
-"""Transactions asked for message by message, as no client would: codes by version, and states on the way."""
+"""Transactions by single requests, as no client sends them: error codes by version, and intermediate states."""
 
 import socket
 import struct
@@ -19,7 +19,7 @@ from headwater.transmit.wire.frame import skip_tags
 
 
 class Peer:
-    """Asks a broker that has a topic `orders` with two partitions."""
+    """Sends requests to a broker that has a topic `orders` with two partitions."""
 
     def __init__(self, broker: Broker) -> None:
         with Client(broker.bootstrap_servers) as client:
@@ -139,7 +139,7 @@ def test_a_partition_must_be_in_the_transaction(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_fenced_producer_is_told_so_as_its_version_knows(peer: Peer, version: int) -> None:
+def test_a_fenced_producer_gets_the_error_code_of_its_request_version(peer: Peer, version: int) -> None:
     peer.begin()
     peer.add(0)
     zombie = (peer.id, peer.epoch)
@@ -157,7 +157,7 @@ def test_a_fenced_producer_is_told_so_as_its_version_knows(peer: Peer, version: 
         assert peer.begin(version=version, claim=zombie) is told
 
 
-def test_the_timeout_has_a_limit(peer: Peer) -> None:
+def test_the_transaction_timeout_is_limited(peer: Peer) -> None:
     assert peer.begin(timeout_ms=15 * 60_000 + 1) is Code.INVALID_TRANSACTION_TIMEOUT
     assert peer.begin(timeout_ms=0) is Code.INVALID_TRANSACTION_TIMEOUT
     assert peer.begin(timeout_ms=15 * 60_000) is Code.NONE
@@ -175,7 +175,7 @@ def test_offsets_of_an_open_transaction_are_not_stable(peer: Peer) -> None:
     assert peer.fetch_offset(stable=True) == (Code.NONE, 5)
 
 
-def test_transactions_and_producers_are_described(peer: Peer) -> None:
+def test_transactions_and_producers_can_be_described(peer: Peer) -> None:
     peer.begin()
     peer.add(0)
     peer.produce(0, 0)
@@ -206,7 +206,7 @@ def test_transactions_and_producers_are_described(peer: Peer) -> None:
     assert active().current_txn_start_offset == -1
 
 
-def test_an_administrator_ends_a_transaction_that_hangs(broker: Broker, peer: Peer) -> None:
+def test_an_administrator_can_abort_a_hanging_transaction(broker: Broker, peer: Peer) -> None:
     peer.begin()
     peer.add(0)
     peer.produce(0, 0)

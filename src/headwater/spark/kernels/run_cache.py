@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headwater.files import replacing
 from headwater.process.kernel import BEGINNING
 from headwater.process.table import Run
 from headwater.spark.kernels.frames import from_lean, to_lean
@@ -57,9 +58,9 @@ class RunCache:
         if size >= FILE_BYTES_MIN:
             with suppress(OSError):  # A full disk makes it slower, not wrong.
                 path = self._folder() / name
-                with _written(path) as temporary:
+                with replacing(path) as temporary:
                     table = to_lean(run.frame)
-                    with pa.ipc.new_file(temporary, table.schema) as writer:
+                    with pa.ipc.new_file(str(temporary), table.schema) as writer:
                         writer.write_table(table)
                 return self._map(path, name) or run
         _remember(name, run, size)
@@ -72,8 +73,8 @@ class RunCache:
 
     def note_watermark(self, batch: int, watermark: int) -> None:
         """Tell the tasks of the next batch which watermark they will be judged at."""
-        with suppress(OSError), _written(self._folder() / "watermark") as temporary:
-            Path(temporary).write_text(f"{batch} {watermark}")
+        with suppress(OSError), replacing(self._folder() / "watermark") as temporary:
+            temporary.write_text(f"{batch} {watermark}")
 
     def watermark_before(self, batch: int) -> int | None:
         """The watermark at which the rows of a batch are judged; None if this machine does not know."""
@@ -99,23 +100,6 @@ class RunCache:
         folder = Path(spark) / "headwater" / self.operator
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-
-
-class _written:  # noqa: N801 - it reads as a verb.
-    """Write a file aside and rename it into place."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
-
-    def __enter__(self) -> str:
-        return str(self._temporary)
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._temporary.rename(self._path)
-        else:
-            self._temporary.unlink(missing_ok=True)
 
 
 def _remember(name: str, run: Run, size: int) -> None:

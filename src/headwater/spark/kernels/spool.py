@@ -13,15 +13,14 @@ folder must be one that all machines see, like the checkpoint's.
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import polars as pl
 
+from headwater.files import replacing
 from headwater.store.late import LateRow
 
 PANES_KEPT = 100
@@ -61,9 +60,9 @@ class Spool:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{step.operator}-{step.bucket}"
         if late is not None and late.height:
-            with _written(folder / f"{name}.late") as part:
+            with replacing(folder / f"{name}.late") as part:
                 late.write_ipc(part, compression="lz4")
-        with _written(folder / f"{name}.facts") as part:
+        with replacing(folder / f"{name}.facts") as part:
             part.write_text(json.dumps(facts, default=str))
 
     def late(self, run: str, batch: int) -> list[LateRow]:
@@ -98,14 +97,6 @@ def summarize_operators(facts: Sequence[Facts]) -> dict[str, dict[str, Any]]:
             told[name] += fact.body.get(name, 0)
         told["panes"] = [*told["panes"], *fact.body.get("panes", ())][-PANES_KEPT:]
     return operators
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[Path]:
-    """Where to write a file that is to appear whole; two tries of one task may write at the same time."""
-    part = path.with_name(f".{path.name}.{uuid4().hex}")
-    yield part
-    part.replace(path)
 
 
 def _operator(file: Path) -> str:

@@ -28,6 +28,7 @@ from pyspark.sql.types import ByteType, StructField, StructType
 
 from headwater.change import CHANGE
 from headwater.errors import CorruptError, InvalidError
+from headwater.files import replacing, write_synced
 from headwater.process.changes import as_changes, difference
 from headwater.process.durations import parse_duration
 from headwater.spark.kernels.frames import empty_like, from_bytes, to_arrow, to_bytes
@@ -220,12 +221,8 @@ class Versions:
         path = self._path(version)
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            part = self.folder / f".{version}.{os.getpid()}"
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
+            with replacing(path) as temporary:
+                write_synced(temporary, data)
         return version
 
     def get(self, version: str, schema: StructType) -> pl.DataFrame:

@@ -7,7 +7,6 @@ or, worse, would go on and mix old state with new meaning.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
@@ -19,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from headwater.app import Query, Topic
 from headwater.errors import ConflictError
+from headwater.files import replacing
 from headwater.spark.pipeline.batch_sinks import BESIDE_ROWS
 from headwater.spark.source.decoding import parse_schema
 
@@ -132,9 +132,8 @@ def read_definition(folder: Path) -> Definition | None:
 def write_definition(folder: Path, definition: Definition) -> None:
     """Leave it with the checkpoint; whole, whatever is killed meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{FILE}.{os.getpid()}"
-    part.write_text(json.dumps(asdict(definition), indent=1))
-    part.replace(folder / FILE)
+    with replacing(folder / FILE) as temporary:
+        temporary.write_text(json.dumps(asdict(definition), indent=1))
 
 
 def keep_partitions(was: Definition | None, now: Definition) -> Definition:

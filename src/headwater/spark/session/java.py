@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import UnavailableError
+from headwater.files import replacing
 
 VERSIONS = (17, 21)
 """Java 25 runs Spark 4.3 too, but is deprecated before 25.0.3, so it is not picked unasked."""
@@ -242,15 +243,9 @@ def _write_executable(path: Path, text: str) -> None:
     if _is_executable(path) and path.read_bytes() == data:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o755)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+        temporary.chmod(0o755)
 
 
 def _is_executable(path: Path) -> bool:

@@ -7,7 +7,6 @@ list is derived from the log. A small file keeps what was read of it, so that a 
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headwater.app import Query, Topic
+from headwater.files import replacing, write_synced
 from headwater.record import TopicPartition
 from headwater.spark.source.offsets import Excluded
 from headwater.transmit.client.client import LATEST, Client
@@ -82,12 +82,8 @@ class Exclusions:
         for tp in sorted(self._excluded):
             excluded.setdefault(tp.topic, {})[str(tp.partition)] = sorted(self._excluded[tp])
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._path.with_suffix(".part")
-        with part.open("w") as file:
-            json.dump({"read": self._read, "excluded": excluded}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        with replacing(self._path, self._path.with_suffix(".part")) as temporary:
+            write_synced(temporary, json.dumps({"read": self._read, "excluded": excluded}).encode())
 
 
 def exclusions_of(data: Path, app: str, query: Query, servers: str) -> Exclusions:

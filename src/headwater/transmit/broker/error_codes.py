@@ -9,8 +9,8 @@ from headwater.transmit.groups.share.share_partition import ShareError
 from headwater.transmit.topics.admission import TooLarge
 from headwater.transmit.topics.catalog import check_topic_name
 from headwater.transmit.topics.conditional_append import ExpectationFailed
+from headwater.transmit.topics.partition import RefusedBatch
 from headwater.transmit.topics.producers import Refusal
-from headwater.transmit.topics.topics import RefusedBatch
 from headwater.transmit.transactions.transaction import TransactionError
 from headwater.transmit.wire.codes import Code
 

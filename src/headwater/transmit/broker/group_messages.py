@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from headwater.transmit.groups.consumer import Assignment, ConsumerReply
-from headwater.transmit.groups.share.members import ShareReply
+from headwater.transmit.groups.heartbeats import Assignment, HeartbeatReply
 from headwater.transmit.topics.topics import Topics
 from headwater.transmit.wire.codes import Code
 
@@ -13,7 +12,7 @@ def heartbeat_error(shape: Any, code: Code, interval_ms: int) -> Any:
     return shape(error_code=code, error_message=code.name, member_epoch=0, heartbeat_interval_ms=interval_ms)
 
 
-def heartbeat_response(topics: Topics, shape: Any, reply: ConsumerReply | ShareReply, interval_ms: int) -> Any:
+def heartbeat_response(topics: Topics, shape: Any, reply: HeartbeatReply, interval_ms: int) -> Any:
     """Return a heartbeat response with the member's epoch, and its assignment if that has changed."""
     assignment = None
     if reply.assignment is not None:

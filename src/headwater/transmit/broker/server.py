@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import socket
-import sqlite3
 
 from headwater.clock import Clock
+from headwater.errors import UnavailableError
 from headwater.locks import FolderLock
 from headwater.record import TopicPartition
 from headwater.transmit.broker.connection import CHUNK_BYTES, Connection
@@ -116,9 +116,12 @@ class Server:
         while True:
             await asyncio.sleep(EXPIRE_EVERY_S)
             now = self._node.clock.monotonic()
-            self._node.classic_groups.expire(now)
-            self._node.share_groups.expire(now)
-            self._node.consumer_groups.expire(now, self._session_s)
+            try:
+                self._node.classic_groups.expire(now)
+                self._node.consumer_groups.expire(now, self._session_s)
+                self._node.share_groups.expire(now)
+            except UnavailableError as error:  # a full disk, for example; retried in the next round
+                logger.error("cannot expire the members of groups, retrying: %s", error)
 
     def _session_s(self, group: str) -> float:
         return self._node.share_groups.settings(group).number(CONSUMER_SESSION_MS) / 1000
@@ -132,7 +135,7 @@ class Server:
         while True:
             try:
                 self._node.transactions.tick()  # before the first sleep: finish what a crash interrupted
-            except sqlite3.Error as error:  # for example a full disk; retried in the next round
+            except UnavailableError as error:  # a full disk, for example; retried in the next round
                 logger.error("cannot expire and complete transactions, retrying: %s", error)
             await asyncio.sleep(TRANSACTIONS_EVERY_S)
 

@@ -1,6 +1,6 @@
-"""Consumer groups, Kafka's classic protocol: the groups there are, and the requests of their members.
+"""Consumer groups of Kafka's classic protocol: the groups of a broker, and the requests of their members.
 
-A request is checked here; what it does to its group is in `membership`. `expire` must be called now and then.
+Requests are checked here and applied to their group in `classic_rounds`. `expire` must be called periodically.
 Not thread-safe.
 """
 
@@ -23,7 +23,7 @@ MEMBERS_MAX = 1000
 
 
 class ClassicGroups:
-    """All groups of the broker."""
+    """All classic groups of the broker."""
 
     def __init__(self, initial_delay_s: float = 0.0) -> None:
         self._groups: dict[str, ClassicGroup] = {}
@@ -38,11 +38,11 @@ class ClassicGroups:
     # -- requests ---------------------------------------------------------------------------------------------
 
     def join(self, group_id: str, request: JoinRequest, reply: Callable[[JoinReply], None], now: float) -> None:
-        """Take a member in; it is answered when the round is complete."""
+        """Add a member; `reply` is called when the round is complete."""
         group = self._groups.setdefault(group_id, ClassicGroup(id=group_id, initial_delay_s=self._initial_delay_s))
-        refusal = _check_join(group, request, now)
-        if refusal is not None:
-            reply(refusal)
+        rejection = _check_join(group, request, now)
+        if rejection is not None:
+            reply(rejection)
             return
         member = _static_member(group, request)
         if member is not None:
@@ -64,7 +64,7 @@ class ClassicGroups:
         now: float,
         instance_id: str | None = None,
     ) -> None:
-        """Take the leader's assignments; give each member its own once they are there."""
+        """Take the leader's assignments, and reply to each member once they are known."""
         group = self._groups.get(group_id)
         error = self.check_member(group_id, member_id, generation, instance_id)
         if group is None or error is not GroupError.NONE:
@@ -82,7 +82,7 @@ class ClassicGroups:
     def heartbeat(
         self, group_id: str, member_id: str, generation: int, now: float, instance_id: str | None = None
     ) -> GroupError:
-        """Keep a member in; tell it if a new round has begun."""
+        """Keep a member in its group; return REBALANCE_IN_PROGRESS if a new round has started."""
         error = self.check_member(group_id, member_id, generation, instance_id)
         if error is not GroupError.NONE:
             return error
@@ -91,13 +91,13 @@ class ClassicGroups:
         return GroupError.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING else GroupError.NONE
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None, now: float) -> GroupError:
-        """Take a member out at once."""
+        """Remove a member at once."""
         group = self._groups.get(group_id)
         if group is None:
             return GroupError.UNKNOWN_MEMBER
         if instance_id is not None and not member_id:
             member_id = next((m.id for m in group.members.values() if m.request.instance_id == instance_id), "")
-        if group.awaited_ids.pop(member_id, None) is not None:
+        if group.reserved_ids.pop(member_id, None) is not None:
             return GroupError.NONE
         error = self.check_member(group_id, member_id, group.generation, instance_id)
         if error is GroupError.NONE:
@@ -107,25 +107,25 @@ class ClassicGroups:
     def check_member(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None = None
     ) -> GroupError:
-        """Whether a request comes from a member of the current generation."""
+        """Return NONE if a request comes from a member of the current generation, else the error."""
         group = self._groups.get(group_id)
         if group is None:
             return GroupError.UNKNOWN_MEMBER
         if member_id not in group.members:
-            # A static member that was replaced must not come back, or the two would throw each other out for ever.
-            taken = instance_id is not None and any(
+            # A static member that was replaced must not return, or the two would replace each other endlessly.
+            is_replaced = instance_id is not None and any(
                 m.request.instance_id == instance_id for m in group.members.values()
             )
-            return GroupError.FENCED_INSTANCE if taken else GroupError.UNKNOWN_MEMBER
+            return GroupError.FENCED_INSTANCE if is_replaced else GroupError.UNKNOWN_MEMBER
         return GroupError.NONE if generation == group.generation else GroupError.ILLEGAL_GENERATION
 
     def check_commit(
         self, group_id: str, member_id: str, generation: int, now: float, instance_id: str | None = None
     ) -> GroupError:
-        """Whether a commit is allowed: by a member, or from outside while the group has none."""
+        """Return NONE if a commit is allowed: from a member, or from any client while the group has no members."""
         group = self._groups.get(group_id)
         if generation < 0 and (group is None or not group.members):
-            # A consumer that assigns partitions to itself; it may have made up an id all the same.
+            # A consumer that assigns partitions to itself; it may send an arbitrary member id.
             return GroupError.NONE
         error = self.check_member(group_id, member_id, generation, instance_id)
         if error is GroupError.NONE and group is not None:
@@ -135,7 +135,7 @@ class ClassicGroups:
         return error
 
     def delete(self, group_id: str) -> GroupError:
-        """Forget a group that has no members."""
+        """Delete a group that has no members."""
         group = self._groups.get(group_id)
         if group is not None and group.members:
             return GroupError.NON_EMPTY
@@ -143,54 +143,54 @@ class ClassicGroups:
         return GroupError.NONE
 
     def expire(self, now: float) -> None:
-        """Take out members that fell silent and end rounds whose time is over."""
+        """Remove members whose session timed out, and end rounds whose deadline has passed."""
         for group in list(self._groups.values()):
-            for member_id in [m for m, until in group.awaited_ids.items() if until <= now]:
-                del group.awaited_ids[member_id]
-            silent = [m.id for m in group.members.values() if m.is_silent(now)]
-            if silent:
-                group.remove(silent, now)
+            for member_id in [m for m, until in group.reserved_ids.items() if until <= now]:
+                del group.reserved_ids[member_id]
+            timed_out = [m.id for m in group.members.values() if m.is_timed_out(now)]
+            if timed_out:
+                group.remove(timed_out, now)
             if group.deadline is not None and group.deadline <= now:
                 group.end_round(now)
 
 
 def _check_join(group: ClassicGroup, request: JoinRequest, now: float) -> JoinReply | None:
-    def refuse(error: GroupError, member_id: str = request.member_id) -> JoinReply:
+    def reject(error: GroupError, member_id: str = request.member_id) -> JoinReply:
         return JoinReply(error=error, member_id=member_id)
 
     if not request.protocols or not request.protocol_type:
-        return refuse(GroupError.INCONSISTENT_PROTOCOL)
+        return reject(GroupError.INCONSISTENT_PROTOCOL)
     others = [m for m in group.members.values() if m.id != request.member_id]
     if others and request.protocol_type != group.protocol_type:
-        return refuse(GroupError.INCONSISTENT_PROTOCOL)
+        return reject(GroupError.INCONSISTENT_PROTOCOL)
     if others and not common_protocols([m.protocol_names for m in others], request):
-        return refuse(GroupError.INCONSISTENT_PROTOCOL)
+        return reject(GroupError.INCONSISTENT_PROTOCOL)
     if request.instance_id is not None:
-        return _check_static(group, request, refuse)
+        return _check_static(group, request, reject)
     if not request.member_id:
-        if len(group.members) + len(group.awaited_ids) >= MEMBERS_MAX:
-            return refuse(GroupError.GROUP_FULL)
+        if len(group.members) + len(group.reserved_ids) >= MEMBERS_MAX:
+            return reject(GroupError.GROUP_FULL)
         if request.knows_member_id_required:
             member_id = new_member_id(request)
-            group.awaited_ids[member_id] = now + request.session_timeout_s
-            return refuse(GroupError.MEMBER_ID_REQUIRED, member_id)
+            group.reserved_ids[member_id] = now + request.session_timeout_s
+            return reject(GroupError.MEMBER_ID_REQUIRED, member_id)
         return None
-    if request.member_id not in group.members and request.member_id not in group.awaited_ids:
-        return refuse(GroupError.UNKNOWN_MEMBER)
+    if request.member_id not in group.members and request.member_id not in group.reserved_ids:
+        return reject(GroupError.UNKNOWN_MEMBER)
     return None
 
 
-def _check_static(group: ClassicGroup, request: JoinRequest, refuse: Callable[..., JoinReply]) -> JoinReply | None:
+def _check_static(group: ClassicGroup, request: JoinRequest, reject: Callable[..., JoinReply]) -> JoinReply | None:
     known = _static_member(group, replace(request, member_id=""))
     if not request.member_id:
         return None
     if known is None:
-        return refuse(GroupError.UNKNOWN_MEMBER)
-    return None if known.id == request.member_id else refuse(GroupError.FENCED_INSTANCE)
+        return reject(GroupError.UNKNOWN_MEMBER)
+    return None if known.id == request.member_id else reject(GroupError.FENCED_INSTANCE)
 
 
 def _static_member(group: ClassicGroup, request: JoinRequest) -> ClassicMember | None:
-    """The member that had this static name before, if it comes back without its id."""
+    """Return the member with this instance id, if the request of a restarted one has no member id."""
     if request.instance_id is None or request.member_id:
         return None
     return next((m for m in group.members.values() if m.request.instance_id == request.instance_id), None)

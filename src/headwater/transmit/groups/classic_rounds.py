@@ -1,13 +1,13 @@
-"""A consumer group and the rounds in which its members agree on who reads what.
+"""A classic consumer group and its rebalance rounds.
 
-Members join; when all have (or the time to do so is over) the group has a new generation and one member, the
-leader, hands out the partitions. A member that falls silent, leaves or comes anew starts the next round. The
-broker does not know what an assignment says.
+Members join. When all have joined, or the deadline has passed, the group gets a new generation, and one member,
+the leader, assigns the partitions. A member that times out, leaves or joins starts the next round. The broker does
+not interpret assignments.
 
     EMPTY -> PREPARING (members join) -> COMPLETING (leader assigns) -> STABLE -> PREPARING -> ...
 
-No clock and no waiting here: every call is given the time, and an answer that must wait is given later by calling
-the `reply` that came with the request. Not thread-safe.
+No clock and no blocking: the time is passed to every call, and a delayed reply is sent by calling the `reply` that
+was passed with the request. Not thread-safe.
 """
 
 import uuid
@@ -17,7 +17,7 @@ from enum import Enum, StrEnum
 
 
 class GroupState(StrEnum):
-    """Named as Kafka's admin tools show them."""
+    """The state of a group, named as in Kafka's admin tools."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -27,7 +27,7 @@ class GroupState(StrEnum):
 
 
 class GroupError(Enum):
-    """Why a member's request is refused; the handlers translate to Kafka's numbers."""
+    """Reasons to reject a member's request; the handlers map them to Kafka's error codes."""
 
     NONE = "none"
     UNKNOWN_MEMBER = "unknown member"
@@ -43,7 +43,7 @@ class GroupError(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A member that wants in, or wants in again."""
+    """A member's request to join, or to join again."""
 
     member_id: str
     instance_id: str | None
@@ -58,7 +58,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinReply:
-    """The round a member is in; only the leader is told who else is."""
+    """The result of a round; only the leader gets the list of members."""
 
     error: GroupError = GroupError.NONE
     generation: int = -1
@@ -71,7 +71,7 @@ class JoinReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReply:
-    """What a member is to read."""
+    """A member's assignment."""
 
     error: GroupError = GroupError.NONE
     protocol_type: str | None = None
@@ -81,7 +81,7 @@ class SyncReply:
 
 @dataclass(slots=True, kw_only=True)
 class ClassicMember:
-    """A member, and the reply it is waiting for."""
+    """A member, and the callbacks for replies that it waits for."""
 
     id: str
     request: JoinRequest
@@ -97,15 +97,15 @@ class ClassicMember:
     def protocol_names(self) -> list[str]:
         return [name for name, _ in self.request.protocols]
 
-    def is_silent(self, now: float) -> bool:
-        """Whether it has not been heard of for too long; one that waits for an answer is not silent."""
+    def is_timed_out(self, now: float) -> bool:
+        """Return whether its session timed out, which cannot happen while it waits for a reply."""
         waits = self.join_reply is not None or self.sync_reply is not None
         return not waits and self.last_seen + self.request.session_timeout_s <= now
 
 
 @dataclass(slots=True, kw_only=True)
 class ClassicGroup:
-    """One group and its members, in the order in which they came."""
+    """One group and its members, in the order in which they joined."""
 
     id: str
     state: GroupState = GroupState.EMPTY
@@ -114,19 +114,19 @@ class ClassicGroup:
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, ClassicMember] = field(default_factory=dict)
-    awaited_ids: dict[str, float] = field(default_factory=dict)
-    """Ids given out to members that must come back with them, and until when."""
+    reserved_ids: dict[str, float] = field(default_factory=dict)
+    """Ids sent to new members, with which they have to join again, and the deadline for that."""
     deadline: float | None = None
-    """When the current round goes on without those that are missing."""
+    """The time at which the current round continues without missing members."""
     initial_delay_s: float = 0.0
-    """How long the first round of an empty group waits for more members, anew with each that comes."""
-    first_round_ends: float | None = None
-    """While the first round waits for more members: when it ends at the latest."""
+    """The time that the first round of an empty group waits for another member after each join."""
+    first_round_deadline: float | None = None
+    """While the first round waits for more members: its latest end."""
 
     def add(self, request: JoinRequest, reply: Callable[[JoinReply], None], now: float) -> None:
-        """Take a new member in."""
+        """Add a new member."""
         member_id = request.member_id or new_member_id(request)
-        self.awaited_ids.pop(member_id, None)
+        self.reserved_ids.pop(member_id, None)
         self.protocol_type = request.protocol_type
         self.members[member_id] = ClassicMember(id=member_id, request=request, last_seen=now, join_reply=reply)
         self.start_round(now)
@@ -138,18 +138,18 @@ class ClassicGroup:
         reply: Callable[[JoinReply], None],
         now: float,
     ) -> None:
-        """Let a member join again: with something new to say, or because a round has begun."""
+        """Let a member join again: with new metadata, or because a round has started."""
         unchanged = member.request.protocols == request.protocols
         member.request = request
         member.last_seen = now
-        answer_now = unchanged and (
+        reply_now = unchanged and (
             self.state is GroupState.COMPLETING or (self.state is GroupState.STABLE and member.id != self.leader)
         )
-        if answer_now:
+        if reply_now:
             reply(self.join_reply(member))
             return
-        # It may join for the second time, on a new connection.
-        _answer_join(member, JoinReply(error=GroupError.REBALANCE_IN_PROGRESS, member_id=member.id))
+        # An earlier join of the same member may still wait, on another connection.
+        _reply_to_join(member, JoinReply(error=GroupError.REBALANCE_IN_PROGRESS, member_id=member.id))
         member.join_reply = reply
         self.start_round(now)
 
@@ -160,41 +160,43 @@ class ClassicGroup:
         reply: Callable[[JoinReply], None],
         now: float,
     ) -> None:
-        """Let a restarted static member take over its old place; a stable group need not stop for it."""
+        """Replace a static member by its restarted self; a stable group does not rebalance for it."""
         _fence(old)
         unchanged = old.request.protocols == request.protocols
-        fresh = ClassicMember(id=new_member_id(request), request=request, last_seen=now, assignment=old.assignment)
+        restarted = ClassicMember(
+            id=new_member_id(request), request=request, last_seen=now, assignment=old.assignment
+        )
         self.members = {
-            (fresh.id if m is old else m.id): (fresh if m is old else m) for m in self.members.values()
+            (restarted.id if m is old else m.id): (restarted if m is old else m) for m in self.members.values()
         }
         leader = self.leader
         if leader == old.id:
-            self.leader = fresh.id
+            self.leader = restarted.id
         if self.state is GroupState.STABLE and unchanged:
-            # A leader is told its old id, so that it does not assign: there is nobody to hear it.
-            reply(replace(self.join_reply(fresh), leader=leader or "", members=()))
+            # A leader gets its old id, so that it does not assign: no other member waits for an assignment.
+            reply(replace(self.join_reply(restarted), leader=leader or "", members=()))
             return
-        fresh.join_reply = reply
+        restarted.join_reply = reply
         self.start_round(now)
 
     def start_round(self, now: float) -> None:
-        """Begin a round, and end it at once if everybody has joined."""
+        """Start a round, and end it at once if all members have joined."""
         if self.state is not GroupState.PREPARING:
             for member in self.members.values():
-                _answer_sync(member, SyncReply(error=GroupError.REBALANCE_IN_PROGRESS))
+                _reply_to_sync(member, SyncReply(error=GroupError.REBALANCE_IN_PROGRESS))
             self.deadline = now + max(m.request.rebalance_timeout_s for m in self.members.values())
             if self.state is GroupState.EMPTY and self.initial_delay_s > 0:
-                self.first_round_ends = self.deadline
+                self.first_round_deadline = self.deadline
             self.state = GroupState.PREPARING
-        if self.first_round_ends is not None:
-            self.deadline = min(now + self.initial_delay_s, self.first_round_ends)
+        if self.first_round_deadline is not None:
+            self.deadline = min(now + self.initial_delay_s, self.first_round_deadline)
         elif all(m.join_reply is not None for m in self.members.values()):
             self.end_round(now)
 
     def end_round(self, now: float) -> None:
-        """Go on with those who are there."""
+        """End the round with the members that have joined."""
         if self.state is GroupState.COMPLETING:
-            # The leader never assigned: without those who did not sync, everyone starts over.
+            # The leader never assigned: remove the members that did not sync, and start over.
             missing = [m.id for m in self.members.values() if m.sync_reply is None]
             self.deadline = None
             self.remove(missing, now)
@@ -203,7 +205,7 @@ class ClassicGroup:
         for member_id in gone:
             del self.members[member_id]
         self.generation += 1
-        self.deadline = self.first_round_ends = None
+        self.deadline = self.first_round_deadline = None
         if not self.members:
             self.state, self.leader, self.protocol = GroupState.EMPTY, None, None
             return
@@ -216,29 +218,29 @@ class ClassicGroup:
         self.deadline = now + max(m.request.rebalance_timeout_s for m in members)
         for member in members:
             member.last_seen = now
-            _answer_join(member, self.join_reply(member))
+            _reply_to_join(member, self.join_reply(member))
 
     def await_sync(
         self, member: ClassicMember, assignments: dict[str, bytes], reply: Callable[[SyncReply], None], now: float
     ) -> None:
-        """Keep a member waiting for its assignment, until the leader comes with all of them."""
-        # It may ask for the second time, on a new connection.
-        _answer_sync(member, SyncReply(error=GroupError.REBALANCE_IN_PROGRESS))
+        """Make a member wait for its assignment until the leader sends all of them."""
+        # An earlier sync of the same member may still wait, on another connection.
+        _reply_to_sync(member, SyncReply(error=GroupError.REBALANCE_IN_PROGRESS))
         member.sync_reply = reply
         if member.id == self.leader:
             self.assign(assignments, now)
 
     def assign(self, assignments: dict[str, bytes], now: float) -> None:
-        """Give out what the leader has assigned."""
+        """Send the members the leader's assignments."""
         self.state = GroupState.STABLE
         self.deadline = None
         for member in self.members.values():
             member.assignment = assignments.get(member.id, b"")
             member.last_seen = now
-            _answer_sync(member, self.sync_reply(member))
+            _reply_to_sync(member, self.sync_reply(member))
 
     def remove(self, member_ids: list[str], now: float) -> None:
-        """Take members out, and begin a round for the rest."""
+        """Remove members, and start a round for the others."""
         for member_id in member_ids:
             _fence(self.members.pop(member_id), GroupError.UNKNOWN_MEMBER)
         if self.members:
@@ -246,10 +248,10 @@ class ClassicGroup:
         else:
             self.generation += 1
             self.state, self.leader, self.protocol = GroupState.EMPTY, None, None
-            self.deadline = self.first_round_ends = None
+            self.deadline = self.first_round_deadline = None
 
     def join_reply(self, member: ClassicMember) -> JoinReply:
-        """What a member is told when a round is complete."""
+        """Return the reply to a member's join when a round is complete."""
         is_leader = member.id == self.leader
         return JoinReply(
             generation=self.generation,
@@ -263,12 +265,12 @@ class ClassicGroup:
         )
 
     def sync_reply(self, member: ClassicMember) -> SyncReply:
-        """What a member is told once it is assigned."""
+        """Return the reply to a member's sync."""
         return SyncReply(protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment)
 
 
 def _vote(members: list[ClassicMember]) -> str:
-    """The protocol that all support and most prefer."""
+    """Return the protocol that all members support and most prefer."""
     common = common_protocols([m.protocol_names for m in members[1:]], members[0].request)
     votes = [next(name for name in m.protocol_names if name in common) for m in members]
     return max(common, key=votes.count)
@@ -283,18 +285,18 @@ def new_member_id(request: JoinRequest) -> str:
 
 
 def _fence(member: ClassicMember, error: GroupError = GroupError.FENCED_INSTANCE) -> None:
-    """Answer a member that is out, if it waits."""
-    _answer_join(member, JoinReply(error=error, member_id=member.id))
-    _answer_sync(member, SyncReply(error=error))
+    """Reply to a removed member with an error, if it waits for a reply."""
+    _reply_to_join(member, JoinReply(error=error, member_id=member.id))
+    _reply_to_sync(member, SyncReply(error=error))
 
 
-def _answer_join(member: ClassicMember, answer: JoinReply) -> None:
+def _reply_to_join(member: ClassicMember, join_reply: JoinReply) -> None:
     reply, member.join_reply = member.join_reply, None
     if reply is not None:
-        reply(answer)
+        reply(join_reply)
 
 
-def _answer_sync(member: ClassicMember, answer: SyncReply) -> None:
+def _reply_to_sync(member: ClassicMember, sync_reply: SyncReply) -> None:
     reply, member.sync_reply = member.sync_reply, None
     if reply is not None:
-        reply(answer)
+        reply(sync_reply)

@@ -1,10 +1,10 @@
-"""Consumer groups of the new protocol (KIP-848): the broker assigns, members follow at their own pace.
+"""Consumer groups of the new protocol (KIP-848): the broker assigns partitions, and members follow step by step.
 
-The group has an epoch, which grows when members, their subscriptions or the topics change, and with it a target:
-who is to have which partition. A member moves to it by its heartbeats: first it gives up what it is to lose, and
-says so; then it gets the new epoch, and each new partition as soon as its former owner has given it up.
+A group has an epoch and a target assignment. Both change when members, their subscriptions or the topics change.
+A member moves to the target with its heartbeats. First it revokes the partitions it loses and confirms that. Then
+it gets the new epoch, and each new partition as soon as the previous owner has revoked it.
 
-No clock and no IO; every call is given the time, and answered at once. Not thread-safe.
+No clock and no I/O: the time is passed to every call, and every call returns at once. Not thread-safe.
 """
 
 from collections import Counter
@@ -12,19 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from headwater.record import TopicPartition
 from headwater.transmit.groups.assignors import ASSIGNORS, UNIFORM
+from headwater.transmit.groups.heartbeats import NOTHING, Assignment, HeartbeatReply
 from headwater.transmit.groups.subscriptions import InvalidPattern, Subscription
 
 JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
-MEMBERS_MAX = 1000
+"""Member epochs of requests; the last is for a static member that will return."""
 
-Assignment = frozenset[TopicPartition]
-NOTHING: Assignment = frozenset()
+MEMBERS_MAX = 1000
 
 
 class ConsumerError(Enum):
-    """Why a member's request is refused; the handlers translate to Kafka's numbers."""
+    """Reasons to reject a member's request; the handlers map them to Kafka's error codes."""
 
     UNKNOWN_MEMBER = "unknown member"
     FENCED_EPOCH = "fenced member epoch"
@@ -39,7 +38,7 @@ class ConsumerError(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """What a member says; what is None has not changed since it last said it."""
+    """A member's heartbeat; fields that are None have not changed since its last one."""
 
     member_id: str
     epoch: int
@@ -54,18 +53,9 @@ class ConsumerHeartbeat:
     client_host: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerReply:
-    """What it is told; the assignment only if it is news."""
-
-    member_id: str
-    epoch: int
-    assignment: Assignment | None = None
-
-
 @dataclass(slots=True, kw_only=True)
 class ConsumerMember:
-    """A member: `has` is what it may read, `gives_up` what it is still to let go of."""
+    """A member; it may read `assigned`, and still has to confirm that it has revoked `revoking`."""
 
     id: str
     instance_id: str | None
@@ -78,47 +68,48 @@ class ConsumerMember:
     last_seen: float
     epoch: int = 0
     previous_epoch: int = 0
-    has: Assignment = NOTHING
-    gives_up: Assignment = NOTHING
-    gives_up_until: float = 0.0
-    told: Assignment | None = None
+    assigned: Assignment = NOTHING
+    revoking: Assignment = NOTHING
+    revoke_deadline: float = 0.0
+    reported: Assignment | None = None
+    """The assignment of the last reply."""
 
     @property
     def is_away(self) -> bool:
-        """A static member that has said it will be back."""
+        """Return whether it is a static member that left and announced its return."""
         return self.epoch == LEAVES_FOR_NOW
 
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroup:
-    """One group; `partitions` in the calls below are those of every topic there is."""
+    """One group; its methods take `partitions`, the number of partitions of every existing topic."""
 
     id: str
     epoch: int = 0
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     target: dict[str, Assignment] = field(default_factory=dict)
-    _seen: dict[str, int] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def assignor(self) -> str:
-        """What most members ask for."""
-        asked = Counter(member.assignor for member in self.members.values() if member.assignor)
-        return asked.most_common(1)[0][0] if asked else UNIFORM
+        """The assignor that most members request."""
+        requested = Counter(member.assignor for member in self.members.values() if member.assignor)
+        return requested.most_common(1)[0][0] if requested else UNIFORM
 
     @property
     def state(self) -> str:
-        """Named as Kafka's admin tools show it."""
+        """The group's state, named as in Kafka's admin tools."""
         if not self.members:
             return "Empty"
-        settled = all(m.epoch == self.epoch and m.has == self.target.get(m.id) for m in self.members.values())
+        settled = all(m.epoch == self.epoch and m.assigned == self.target.get(m.id) for m in self.members.values())
         return "Stable" if settled else "Reconciling"
 
     # -- requests ---------------------------------------------------------------------------------------------
 
     def heartbeat(
         self, request: ConsumerHeartbeat, partitions: Mapping[str, int], now: float, *, members_max: int
-    ) -> ConsumerReply | ConsumerError:
-        """Take a member in, keep it in, or let it go."""
+    ) -> HeartbeatReply | ConsumerError:
+        """Add, keep or remove a member."""
         error = self._check(request, members_max)
         if error is not None:
             return error
@@ -132,10 +123,11 @@ class ConsumerGroup:
         member.last_seen = now
         self.assign(partitions, force=changed or member.id not in self.target)
         self._reconcile(member, request.owned, now)
-        # Who says everything anew wants to hear everything anew.
-        news = member.has != member.told or request.epoch == JOINS or request.topics is not None
-        member.told = member.has
-        return ConsumerReply(member_id=member.id, epoch=member.epoch, assignment=member.has if news else None)
+        # A member that resends its full state expects a full reply.
+        is_full = member.assigned != member.reported or request.epoch == JOINS or request.topics is not None
+        member.reported = member.assigned
+        assignment = member.assigned if is_full else None
+        return HeartbeatReply(member_id=member.id, epoch=member.epoch, assignment=assignment)
 
     def _check(self, request: ConsumerHeartbeat, members_max: int) -> ConsumerError | None:
         if request.assignor and request.assignor not in ASSIGNORS:
@@ -157,9 +149,9 @@ class ConsumerGroup:
         if request.epoch < 0:
             static = member.instance_id is not None
             return None if request.epoch == LEAVES or static else ConsumerError.INVALID_REQUEST
-        # A member whose answer was lost comes with its previous epoch once more.
-        lost_answer = request.epoch == member.previous_epoch and (request.owned or NOTHING) <= member.has
-        return None if request.epoch == member.epoch or lost_answer else ConsumerError.FENCED_EPOCH
+        # A member that did not receive the last reply sends its previous epoch again.
+        lost_reply = request.epoch == member.previous_epoch and (request.owned or NOTHING) <= member.assigned
+        return None if request.epoch == member.epoch or lost_reply else ConsumerError.FENCED_EPOCH
 
     def _by_instance(self, instance_id: str | None) -> ConsumerMember | None:
         if instance_id is None:
@@ -167,7 +159,7 @@ class ConsumerGroup:
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 
     def _join(self, request: ConsumerHeartbeat, now: float) -> ConsumerMember:
-        """A new member, or one that begins again; a static one takes the place it had."""
+        """Add a new member, or one that starts over; a static one keeps its target."""
         subscription = Subscription.parse(request.topics, request.pattern)
         before = self.members.get(request.member_id) or self._by_instance(request.instance_id)
         member = ConsumerMember(
@@ -189,17 +181,20 @@ class ConsumerGroup:
         self.members[member.id] = member
         return member
 
-    def _leave(self, request: ConsumerHeartbeat, partitions: Mapping[str, int], now: float) -> ConsumerReply:
+    def _leave(self, request: ConsumerHeartbeat, partitions: Mapping[str, int], now: float) -> HeartbeatReply:
         member = self.members[request.member_id]
         if request.epoch == LEAVES_FOR_NOW:
-            # Its partitions wait for it, until its session is over.
+            # Its partitions stay assigned to it until its session times out.
             member.epoch, member.last_seen = LEAVES_FOR_NOW, now
         else:
             self.remove([member.id], partitions)
-        return ConsumerReply(member_id=request.member_id, epoch=request.epoch)
+        return HeartbeatReply(member_id=request.member_id, epoch=request.epoch)
 
     def check_offsets(self, member_id: str, epoch: int) -> ConsumerError | None:
-        """Whether offsets may be committed or read: by a member in its epoch, or from outside while none is in."""
+        """Return why offsets may not be committed or read, if so.
+
+        Members may in their current epoch, and other clients while the group has no members.
+        """
         if epoch < 0 and not self.members:
             return None
         member = self.members.get(member_id)
@@ -210,51 +205,51 @@ class ConsumerGroup:
     # -- changes ----------------------------------------------------------------------------------------------
 
     def remove(self, member_ids: list[str], partitions: Mapping[str, int]) -> None:
-        """Take members out at once; the others get what they had."""
+        """Remove members at once and assign their partitions to the others."""
         for member_id in member_ids:
             del self.members[member_id]
             self.target.pop(member_id, None)
         self.assign(partitions, force=True)
 
     def overdue(self, now: float, session_s: float) -> list[str]:
-        """Members that fell silent, or do not let go of what they are to lose."""
+        """Return the members whose session timed out, or that did not revoke partitions in time."""
         return [
             m.id
             for m in self.members.values()
-            if m.last_seen + session_s <= now or (m.gives_up and m.gives_up_until <= now)
+            if m.last_seen + session_s <= now or (m.revoking and m.revoke_deadline <= now)
         ]
 
     def assign(self, partitions: Mapping[str, int], *, force: bool = False) -> None:
-        """Set a new target, if topics have come, gone or grown, or it must be for another reason."""
-        wanted = {m.id: m.subscription.topics_of(partitions) for m in self.members.values()}
-        there = {topic: partitions[topic] for topics in wanted.values() for topic in topics}
-        if there == self._seen and not force:
+        """Compute a new target if topics were created, deleted or extended, or if `force` is set."""
+        subscribed = {m.id: m.subscription.topics_of(partitions) for m in self.members.values()}
+        sizes = {topic: partitions[topic] for topics in subscribed.values() for topic in topics}
+        if sizes == self._sizes and not force:
             return
-        self._seen = there
+        self._sizes = sizes
         self.epoch += 1
-        self.target = ASSIGNORS[self.assignor](wanted, there, self.target)
+        self.target = ASSIGNORS[self.assignor](subscribed, sizes, self.target)
 
     def _reconcile(self, member: ConsumerMember, owned: Assignment | None, now: float) -> None:
-        """Bring a member one step nearer to the target."""
-        if member.gives_up:
-            if owned is None or owned & member.gives_up:
+        """Move a member one step towards its target."""
+        if member.revoking:
+            if owned is None or owned & member.revoking:
                 return
-            member.gives_up = NOTHING
+            member.revoking = NOTHING
         target = self.target[member.id]
-        loses = member.has - target
-        if loses:
-            member.has, member.gives_up = member.has & target, loses
-            member.gives_up_until = now + member.rebalance_timeout_s
+        lost = member.assigned - target
+        if lost:
+            member.assigned, member.revoking = member.assigned & target, lost
+            member.revoke_deadline = now + member.rebalance_timeout_s
             return
         others = [m for m in self.members.values() if m is not member]
-        taken = frozenset().union(*(m.has | m.gives_up for m in others))
-        member.has |= target - taken
+        owned_by_others = frozenset().union(*(m.assigned | m.revoking for m in others))
+        member.assigned |= target - owned_by_others
         if member.epoch != self.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
 
 
 def _update(member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
-    """Note what a member says anew; whether the target must follow."""
+    """Apply the changes in a heartbeat; return whether the target has to be computed again."""
     before = (member.subscription, member.assignor)
     if request.rebalance_timeout_s is not None:
         member.rebalance_timeout_s = request.rebalance_timeout_s
@@ -266,7 +261,7 @@ def _update(member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
 
 
 class ConsumerGroups:
-    """All groups of the new protocol; `sizes` tells the partitions of every topic there is."""
+    """All groups of the new protocol; `sizes` returns the number of partitions of every topic."""
 
     def __init__(self, sizes: Callable[[], Mapping[str, int]]) -> None:
         self._sizes = sizes
@@ -275,8 +270,8 @@ class ConsumerGroups:
     def get(self, group_id: str) -> ConsumerGroup | None:
         return self._groups.get(group_id)
 
-    def heartbeat(self, group_id: str, request: ConsumerHeartbeat, now: float) -> ConsumerReply | ConsumerError:
-        """Hear a member out; a group begins with its first member."""
+    def heartbeat(self, group_id: str, request: ConsumerHeartbeat, now: float) -> HeartbeatReply | ConsumerError:
+        """Handle a member's heartbeat; the first one creates the group."""
         group = self._groups.get(group_id) or ConsumerGroup(id=group_id)
         reply = group.heartbeat(request, self._sizes(), now, members_max=MEMBERS_MAX)
         if not isinstance(reply, ConsumerError):
@@ -287,7 +282,7 @@ class ConsumerGroups:
         self._groups.pop(group_id, None)
 
     def expire(self, now: float, session_s: Callable[[str], float]) -> None:
-        """Take out members that fell silent or hold on to what they were to give up."""
+        """Remove members whose session timed out, or that did not revoke partitions in time."""
         for group in self._groups.values():
             overdue = group.overdue(now, session_s(group.id))
             if overdue:

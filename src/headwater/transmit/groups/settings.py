@@ -1,7 +1,6 @@
-"""Settings of a group, with Kafka's names: what they may be, what they are by default, what they mean.
+"""Configs of a group, with Kafka's names: allowed values, defaults, and typed access.
 
-Share groups have the names of KIP-932 and KIP-1191, consumer groups those of KIP-848. Pure: where they are kept is
-`group_store`.
+Share groups use the names of KIP-932 and KIP-1191, consumer groups those of KIP-848. Pure; `store` stores them.
 """
 
 import re
@@ -41,7 +40,7 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """What the settings of a group mean."""
+    """Typed access to a group's configs."""
 
     configs: Mapping[str, str]
 
@@ -65,39 +64,39 @@ class GroupSettings:
 
     @property
     def copies_record(self) -> bool:
-        """Whether a dead letter carries the record itself, or only where it is."""
+        """Return whether a dead letter contains a copy of the record, or only its topic, partition and offset."""
         return self._text(DEADLETTER_COPY) == "true"
 
     @property
     def reads_committed(self) -> bool:
-        """Whether a share group is spared records of transactions that are aborted or still open."""
+        """Return whether a share group skips records of aborted and open transactions."""
         return self._text(ISOLATION) == "read_committed"
 
     @property
     def reset(self) -> str | int:
-        """Where a new share group starts: `earliest`, `latest`, or so many milliseconds before now."""
+        """The start of a new share group: `earliest`, `latest`, or a number of milliseconds before now."""
         text = self._text(OFFSET_RESET)
         return duration_ms(text.removeprefix(_BY_DURATION)) if text.startswith(_BY_DURATION) else text
 
 
 def check_config(name: str, value: str) -> None:
-    """Raise an InvalidError that says what is wrong with a setting."""
+    """Raise InvalidError if there is no such config, or if its value is not allowed."""
     if name not in DEFAULTS:
-        raise InvalidError(f"cannot set {name!r}: groups have {', '.join(DEFAULTS)}")
+        raise InvalidError(f"cannot set {name!r}: unknown group config, expected one of {', '.join(DEFAULTS)}")
     if name in _RANGES:
         low, high = _RANGES[name]
         if not value.isdigit() or not low <= int(value) <= high:
-            raise InvalidError(f"cannot set {name} to {value!r}: it is a whole number from {low} to {high}")
+            raise InvalidError(f"cannot set {name} to {value!r}: expected a whole number from {low} to {high}")
     elif name == DEADLETTER_COPY and value not in ("true", "false"):
-        raise InvalidError(f"cannot set {name} to {value!r}: it is true or false")
+        raise InvalidError(f"cannot set {name} to {value!r}: expected true or false")
     elif name == OFFSET_RESET and value.startswith(_BY_DURATION):
         duration_ms(value.removeprefix(_BY_DURATION))
     elif name == OFFSET_RESET and value not in ("earliest", "latest"):
-        raise InvalidError(f"cannot set {name} to {value!r}: it is earliest, latest or by_duration:PT1H")
+        raise InvalidError(f"cannot set {name} to {value!r}: expected earliest, latest or by_duration:PT1H")
 
 
 def duration_ms(text: str) -> int:
-    """Read a duration as ISO 8601 writes it.
+    """Parse an ISO 8601 duration.
 
     >>> duration_ms("PT1H30M")
     5400000

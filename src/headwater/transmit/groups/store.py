@@ -1,11 +1,10 @@
-"""What the broker remembers of groups besides their committed offsets: kind, settings, and how queues stand.
+"""Groups on disk, besides their committed offsets: their kinds, their configs, and the state of share groups.
 
-Tables in `meta.db`, beside the catalog's. As with committed offsets, what was answered survives the death of the
-process at once, and the loss of power up to the last second or so. Used from the broker's thread only.
+Tables in `meta.db`, next to the catalog's. As with committed offsets, a change survives a crash of the process at
+once, and a power failure after about a second. Used from the broker's thread only.
 """
 
 import json
-import sqlite3
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from headwater.transmit.groups.share.share_partition import Reason, RecordState, Span
+from headwater.transmit.metadb import connect, writing
 
 _SCHEMA = """
 create table if not exists group_kinds (group_id text primary key, kind text not null) without rowid;
@@ -26,7 +26,7 @@ _REASONS = [None, Reason.REJECTED, Reason.LIMIT]
 
 
 class GroupKind(StrEnum):
-    """Which protocol a group speaks; named as Kafka's admin tools show it."""
+    """The protocol of a group, named as in Kafka's admin tools."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -35,7 +35,7 @@ class GroupKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredShare:
-    """One partition of one share group."""
+    """The state of one partition of a share group."""
 
     group: str
     topic_id: uuid.UUID
@@ -45,14 +45,10 @@ class StoredShare:
 
 
 class GroupStore:
-    """The tables in the file at `path`."""
+    """The tables of groups in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
-        # The broker's thread is not the one that opens it: see embedded.Broker.
-        self._db = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
-        self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = normal")
-        self._db.executescript(_SCHEMA)
+        self._db = connect(path, _SCHEMA, synchronous="normal")
         self._kinds = {
             name: GroupKind(kind) for name, kind in self._db.execute("select group_id, kind from group_kinds")
         }
@@ -63,36 +59,37 @@ class GroupStore:
     # -- kinds ------------------------------------------------------------------------------------------------
 
     def kinds(self) -> dict[str, GroupKind]:
-        """Groups of the newer protocols; one that is not here is classic."""
+        """Return the kinds of groups of the newer protocols; all others are classic."""
         return self._kinds
 
     def set_kind(self, group: str, kind: GroupKind) -> None:
         if self._kinds.get(group) is kind:
             return
-        self._db.execute("insert or replace into group_kinds values (?, ?)", (group, kind.value))
+        with writing(self._db) as db:
+            db.execute("insert or replace into group_kinds values (?, ?)", (group, kind.value))
         self._kinds[group] = kind
 
     def delete(self, group: str) -> None:
-        """Forget a group, but for its settings, which Kafka keeps too."""
-        self._db.execute("delete from group_kinds where group_id = ?", (group,))
-        self._db.execute("delete from shares where group_id = ?", (group,))
+        """Delete a group, except for its configs, which Kafka keeps too."""
+        with writing(self._db) as db:
+            db.execute("delete from group_kinds where group_id = ?", (group,))
+            db.execute("delete from shares where group_id = ?", (group,))
         self._kinds.pop(group, None)
 
-    # -- settings ---------------------------------------------------------------------------------------------
+    # -- configs ----------------------------------------------------------------------------------------------
 
     def configs(self, group: str) -> dict[str, str]:
-        """What was set for a group, without the defaults."""
+        """Return the configs set on a group, without defaults."""
         return self._configs.get(group, {})
 
     def configured(self) -> list[str]:
         return sorted(group for group, configs in self._configs.items() if configs)
 
     def set_configs(self, group: str, configs: dict[str, str]) -> None:
-        """Replace what was set for a group."""
-        with self._db:
-            self._db.execute("begin")
-            self._db.execute("delete from group_configs where group_id = ?", (group,))
-            self._db.executemany(
+        """Replace the configs set on a group."""
+        with writing(self._db) as db:
+            db.execute("delete from group_configs where group_id = ?", (group,))
+            db.executemany(
                 "insert into group_configs values (?, ?, ?)", ((group, *item) for item in configs.items())
             )
         self._configs[group] = dict(configs)
@@ -115,13 +112,15 @@ class GroupStore:
 
     def save_share(self, share: StoredShare) -> None:
         spans = [[s.first, s.last, s.state, s.count, _REASONS.index(s.reason)] for s in share.spans]
-        self._db.execute(
-            "insert or replace into shares values (?, ?, ?, ?, ?)",
-            (share.group, share.topic_id.bytes, share.partition, share.start, json.dumps(spans)),
-        )
+        with writing(self._db) as db:
+            db.execute(
+                "insert or replace into shares values (?, ?, ?, ?, ?)",
+                (share.group, share.topic_id.bytes, share.partition, share.start, json.dumps(spans)),
+            )
 
     def delete_shares(self, group: str, topic_id: uuid.UUID) -> None:
-        self._db.execute("delete from shares where group_id = ? and topic_id = ?", (group, topic_id.bytes))
+        with writing(self._db) as db:
+            db.execute("delete from shares where group_id = ? and topic_id = ?", (group, topic_id.bytes))
 
     def close(self) -> None:
         self._db.close()

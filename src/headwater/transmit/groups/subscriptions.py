@@ -1,4 +1,4 @@
-"""What a member wants to read: topics by name, and by a pattern."""
+"""The topics that a member subscribes to, by name and by a pattern."""
 
 import re
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from typing import Self
 
 
 class InvalidPattern(ValueError):
-    """It cannot be read as a regular expression."""
+    """The pattern is not a valid regular expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Names and a pattern, which must match the whole name; an empty pattern matches none."""
+    """Topic names, and a pattern that must match a whole name; an empty pattern matches none."""
 
     names: frozenset[str]
     pattern: str = ""
@@ -26,12 +26,12 @@ class Subscription:
         return cls(names or frozenset(), pattern or "")
 
     def updated(self, names: frozenset[str] | None, pattern: str | None) -> "Subscription":
-        """As it is after a member has said something new; None leaves a part as it was."""
+        """Return the subscription with new names or a new pattern; None keeps the current value."""
         return self.parse(self.names if names is None else names, self.pattern if pattern is None else pattern)
 
-    def topics_of(self, there: Iterable[str]) -> frozenset[str]:
-        """Those of the topics that it wants."""
+    def topics_of(self, topics: Iterable[str]) -> frozenset[str]:
+        """Return those of the topics that match."""
         matching = re.compile(self.pattern) if self.pattern else None
         return frozenset(
-            topic for topic in there if topic in self.names or (matching and matching.fullmatch(topic))
+            topic for topic in topics if topic in self.names or (matching and matching.fullmatch(topic))
         )

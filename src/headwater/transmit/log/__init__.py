@@ -1,8 +1,9 @@
-"""The log on disk: files only. Knows record batches, but no message, no socket and no clock.
+"""The log on disk: files only. It handles record batches, but no messages, sockets or clocks.
 
 partition, segment, index        a partition's log, its segment files and their sparse indexes
 start_offset, producer_snapshot  small files next to the segments
 scan, verify                     find torn tails and damage
+verified_regions                 parts of a sealed segment that are checked already
 pool                             bound the number of open segment files
 retention, archive               which segments expire; move them to the archive directory
 compaction, cleaner, swap        which records compaction keeps; rewrite the files; replace them atomically

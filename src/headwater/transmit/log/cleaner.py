@@ -1,19 +1,18 @@
-"""Compaction, the running of it: reads sealed files, writes one for several. Needs no lock and no loop.
+"""Run compaction: read sealed segment files and write one new file for several. Needs no lock and no loop.
 
-Nothing here touches a segment that is in use: the result lies beside them until it is swapped in (`swap`). Memory
-is bounded by the offset map and a few megabytes of records.
+Segments in use are not changed: the result is a separate file until it is swapped in (`swap`). Memory is bounded
+by the offset map and a few megabytes of records.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import CorruptError
+from headwater.files import replace_durably, sync_file
 from headwater.transmit.log.compaction import IsAborted, OffsetMap, compact, none_aborted
 from headwater.transmit.log.index import SavedIndex, SparseIndex
 from headwater.transmit.log.segment import NO_TIMESTAMP, Segment
-from headwater.transmit.log.start_offset import write_durably
 from headwater.transmit.log.swap import cleaned_path
 from headwater.transmit.records.batch import walk
 
@@ -23,7 +22,7 @@ _CLEANED_NAME = "cleaned-offset"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedFile:
-    """A compacted file that waits to be swapped in, with its index."""
+    """A compacted file that is not swapped in yet, and its index."""
 
     path: Path
     saved: SavedIndex
@@ -31,7 +30,7 @@ class CompactedFile:
 
 
 def load_cleaned(directory: Path) -> int:
-    """Up to which offset the log was compacted; 0 where that is not known, which costs a pass and no record."""
+    """Return the offset up to which the log is compacted; 0 if unknown, which only costs another pass."""
     try:
         return int((directory / _CLEANED_NAME).read_text())
     except (OSError, ValueError):
@@ -39,7 +38,7 @@ def load_cleaned(directory: Path) -> int:
 
 
 def save_cleaned(directory: Path, offset: int) -> None:
-    write_durably(directory / _CLEANED_NAME, f"{offset}\n".encode())
+    replace_durably(directory / _CLEANED_NAME, f"{offset}\n".encode())
 
 
 def map_offsets(
@@ -50,7 +49,7 @@ def map_offsets(
     keys_max: int,
     is_aborted: IsAborted = none_aborted,
 ) -> OffsetMap:
-    """The last offset of each key in [start, end), or in as much of it as the bound on keys allows."""
+    """Return the last offset of each key in [start, end), or in the part of it that `keys_max` allows."""
     latest = OffsetMap(end=start, keys_max=keys_max)
     for path in paths:
         for data in _read_batches(path):
@@ -61,15 +60,15 @@ def map_offsets(
 
 
 def group_segments(segments: Sequence[Segment], segment_bytes: int) -> list[list[Segment]]:
-    """Neighbours that make one segment together, by the sizes they have before compaction."""
+    """Group adjacent segments that fit into one segment, by their sizes before compaction."""
     groups: list[list[Segment]] = []
-    room = 0
+    left = 0
     for segment in segments:
-        if not groups or segment.size > room:
+        if not groups or segment.size > left:
             groups.append([])
-            room = segment_bytes
+            left = segment_bytes
         groups[-1].append(segment)
-        room -= segment.size
+        left -= segment.size
     return groups
 
 
@@ -82,7 +81,7 @@ def write_cleaned(
     delete_retention_ms: int,
     is_aborted: IsAborted = none_aborted,
 ) -> CompactedFile:
-    """Compact some neighbouring segments into a file beside them; on the disk when this returns."""
+    """Compact adjacent segments into a new file next to them; its content is on disk when this returns."""
     base_offset = next_offset = int(paths[0].stem)
     target = cleaned_path(paths[0].parent, base_offset)
     index, size, newest = SparseIndex(), 0, NO_TIMESTAMP
@@ -93,18 +92,17 @@ def write_cleaned(
                     data, latest, now_ms=now_ms, delete_retention_ms=delete_retention_ms, is_aborted=is_aborted
                 )
                 for at, header in walk(kept):
-                    index.note(header.base_offset - base_offset, size + at, newest)
+                    index.add(header.base_offset - base_offset, size + at, newest)
                     newest, next_offset = max(newest, header.max_timestamp), header.next_offset
                 size += len(kept)
                 file.write(kept)
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)
     saved = SavedIndex(index=index, size=size, next_offset=next_offset, max_timestamp=newest)
     return CompactedFile(path=target, saved=saved, end_offset=end_offset)
 
 
 def _read_batches(path: Path) -> Iterator[bytes]:
-    """The file in pieces of whole batches."""
+    """Yield the content of a file in chunks of whole batches."""
     position = 0
     rest = b""
     with path.open("rb") as file:
@@ -118,4 +116,4 @@ def _read_batches(path: Path) -> Iterator[bytes]:
             position += end
             rest = data[end:]
     if rest:
-        raise CorruptError(f"{path} is damaged at byte {position}: a batch is cut")
+        raise CorruptError(f"{path} is damaged at byte {position}: the file ends within a batch")

@@ -1,9 +1,9 @@
-"""Compaction by key, the meaning of it: which records stay. Pure: bytes in, bytes out, time and bounds passed in.
+"""Compaction by key: which records are kept. Pure: bytes in, bytes out; the time and all bounds are passed in.
 
-A pass reads the keys of the part that is not compacted yet into a map from key to last offset, then goes over the
-log from its start: a record stays unless the map knows a later one of its key. So at least the last value of each
-key is kept, in order, at its offset. A tombstone stays `delete.retention.ms` longer than the pass that first meets
-it, so that readers hear of the deletion; its batch remembers until when (KIP-534).
+A pass reads the keys of the part that is not compacted yet into a map from key to last offset. Then it goes over
+the log from its start and keeps each record unless the map has a later one with the same key. So at least the last
+value of each key is kept, in order and at its offset. A tombstone is kept for `delete.retention.ms` after the
+first pass that reads it, so that readers see the deletion. Its batch stores that time (KIP-534).
 """
 
 from collections.abc import Callable, Iterable
@@ -14,12 +14,12 @@ from headwater.transmit.records.batch import BatchHeader, check_batches
 from headwater.transmit.records.rewrite import DELETE_HORIZON, RawRecord, raw_records, rebuild
 
 KEYS_MAX = 500_000
-"""Keys of one pass, about 70 MB; what has more is compacted in several passes."""
+"""Maximum number of keys per pass, about 70 MB; a log with more is compacted in several passes."""
 
 PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
-"""Kafka's default of producer.id.expiration.ms."""
+"""Kafka's default for producer.id.expiration.ms."""
 
-_HASH_BYTES = 16  # as many as Kafka takes: keys that collide would be lost, so chance must not do it
+_HASH_BYTES = 16  # as in Kafka; records would be lost if two keys collided
 
 IsAborted = Callable[[BatchHeader], bool]
 
@@ -36,7 +36,7 @@ class OffsetMap:
     keys_max: int = KEYS_MAX
     _last: dict[bytes, int] = field(default_factory=dict)
     _producers: dict[int, int] = field(default_factory=dict)
-    """The base offset of the last batch of each producer."""
+    """Base offset of the last batch of each producer."""
 
     def __len__(self) -> int:
         return len(self._last)
@@ -46,7 +46,7 @@ class OffsetMap:
         return len(self._last) >= self.keys_max
 
     def add(self, data: bytes, *, start: int, bound: int, is_aborted: IsAborted = none_aborted) -> None:
-        """Take in the keys of whole batches with offsets in [start, bound), until the map is full."""
+        """Add the keys of batches with offsets in [start, bound) until the map is full."""
         at = 0
         for header in check_batches(data):
             if header.next_offset > bound or self.is_full:
@@ -54,19 +54,19 @@ class OffsetMap:
             if not header.is_control and not is_aborted(header):
                 for record in raw_records(data, at, header):
                     if record.key is not None and record.offset >= start:
-                        self._last[_hashed(record.key)] = record.offset
+                        self._last[_hash(record.key)] = record.offset
             self._producers[header.producer_id] = header.base_offset
             self.end = max(self.end, header.next_offset)
             at += header.size
 
     def is_last_of_producer(self, header: BatchHeader, now_ms: int) -> bool:
-        """Whether a producer may still come back for what follows this batch."""
+        """Return whether this is the last batch of a producer that may still continue its sequence numbers."""
         is_young = now_ms - header.max_timestamp <= PRODUCER_EXPIRY_MS
         last = self._producers.get(header.producer_id, header.base_offset)
         return header.producer_id >= 0 and is_young and last == header.base_offset
 
     def is_superseded(self, record: RawRecord) -> bool:
-        return record.key is None or self._last.get(_hashed(record.key), -1) > record.offset
+        return record.key is None or self._last.get(_hash(record.key), -1) > record.offset
 
 
 def compact(
@@ -77,10 +77,10 @@ def compact(
     delete_retention_ms: int,
     is_aborted: IsAborted = none_aborted,
 ) -> bytes:
-    """Whole batches, without the records that a later one of their key has replaced.
+    """Return the batches without records that have a later one with the same key.
 
-    The last batch of a producer stays even without records: it carries the sequence number that comes next. And
-    the last batch of all: it takes readers past what is gone.
+    The last batch of a producer is kept even without records, because it determines the next sequence number. So
+    is the last batch of the pass, which moves readers past the removed records.
     """
     parts = []
     at = 0
@@ -90,11 +90,11 @@ def compact(
         if header.is_control or header.next_offset > latest.end:
             parts.append(whole)
             continue
-        fresh = _compact_batch(whole, header, latest, now_ms, delete_retention_ms, is_aborted(header))
+        kept = _compact_batch(whole, header, latest, now_ms, delete_retention_ms, is_aborted(header))
         is_last = header.next_offset == latest.end or latest.is_last_of_producer(header, now_ms)
-        if not fresh and is_last:
-            fresh = rebuild(header, [])
-        parts.append(fresh)
+        if not kept and is_last:
+            kept = rebuild(header, [])
+        parts.append(kept)
     return b"".join(parts)
 
 
@@ -103,11 +103,11 @@ def _compact_batch(
 ) -> bytes:
     horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
     records = list(raw_records(data, 0, header))
-    tombstones_go = horizon is not None and now_ms > horizon
+    removes_tombstones = horizon is not None and now_ms > horizon
     kept = [
         record
         for record in records
-        if not aborted and not latest.is_superseded(record) and (record.has_value or not tombstones_go)
+        if not aborted and not latest.is_superseded(record) and (record.has_value or not removes_tombstones)
     ]
     if not kept:
         return b""
@@ -116,16 +116,16 @@ def _compact_batch(
     return data if len(kept) == len(records) else rebuild(header, kept)
 
 
-def _hashed(key: bytes) -> bytes:
+def _hash(key: bytes) -> bytes:
     return blake2b(key, digest_size=_HASH_BYTES).digest()
 
 
-# -- when -----------------------------------------------------------------------------------------------------
+# -- due ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanable:
-    """A sealed segment as compaction sees it, with the times of its first batch and its newest record."""
+    """The properties of a sealed segment that compaction needs: its first batch's and newest record's time."""
 
     base_offset: int
     next_offset: int
@@ -137,7 +137,7 @@ class Cleanable:
 def cleanable_end(
     sealed: Iterable[Cleanable], *, dirty_from: int, bound: int, now_ms: int, min_lag_ms: int
 ) -> int:
-    """Up to which offset a pass may go: not beyond `bound`, nor into a segment with records that are too young."""
+    """Return the end offset of a pass: at most `bound`, and before the first segment with too recent records."""
     end = dirty_from
     for segment in sealed:
         if segment.next_offset <= dirty_from:
@@ -151,7 +151,7 @@ def cleanable_end(
 def is_due(
     sealed: Iterable[Cleanable], *, dirty_from: int, end: int, now_ms: int, ratio: float, max_lag_ms: int
 ) -> bool:
-    """Whether enough is dirty, by share of the bytes, or something has been for too long."""
+    """Return whether the ratio of dirty bytes reaches `ratio`, or a dirty segment is older than `max_lag_ms`."""
     clean = dirty = 0
     for segment in sealed:
         if segment.next_offset <= dirty_from:

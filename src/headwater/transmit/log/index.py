@@ -1,13 +1,13 @@
-"""A sparse index into a segment: where to start looking for an offset or a time.
+"""The sparse index of a segment: positions from which to search for an offset or a time.
 
-One entry for every INTERVAL_BYTES of log, made at the start of a batch:
+One entry for every INTERVAL_BYTES of log, at the start of a batch:
 
     offset - base offset 4 | position in the segment file 4 | highest timestamp before this batch 8
 
-The entries of a segment that is still written live in memory. When the segment is sealed they go to a file,
-written whole beside it and renamed, with a checksum in front; a missing or damaged index is rebuilt from the
-segment. So there is no index to repair after a crash. The index of the open segment is saved now and then, too,
-and covers the bytes that were on the disk by then: after a crash only what stands behind them is read.
+The entries of the open segment are in memory. When the segment is sealed, they are written to a temporary file
+next to it, with a checksum in front, which is then renamed. A missing or damaged index is rebuilt from the
+segment, so no index needs repair after a crash. The index of the open segment is also saved from time to time, for
+the bytes that are on disk by then: after a crash, only the bytes after them are scanned.
 """
 
 import struct
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crc32c import crc32c
+
+from headwater.files import replacing
 
 INTERVAL_BYTES = 4096
 
@@ -24,7 +26,7 @@ _MAGIC = b"HWI1"
 
 
 class SparseIndex:
-    """Entries in growing order of offset, position and time. Not thread-safe."""
+    """Entries in ascending order of offset, position and time. Not thread-safe."""
 
     def __init__(self, entries: bytes = b"") -> None:
         self._entries = bytearray(entries)
@@ -40,22 +42,22 @@ class SparseIndex:
     def copy(self) -> "SparseIndex":
         return SparseIndex(bytes(self._entries))
 
-    def note(self, offset_delta: int, position: int, timestamp_before: int) -> None:
-        """Take in a batch that was written; an entry is made only where the last one is far enough behind."""
+    def add(self, offset_delta: int, position: int, timestamp_before: int) -> None:
+        """Add an entry for a batch, if the last entry is at least INTERVAL_BYTES before it."""
         if position >= self._next_position:
             self._entries += _ENTRY.pack(offset_delta, position, timestamp_before)
             self._next_position = position + INTERVAL_BYTES
 
     def position_of_offset(self, offset_delta: int) -> int:
-        """The last known place at or before the batch that holds the offset."""
+        """Return the last indexed position at or before the batch with the offset."""
         return self._last(0, offset_delta)
 
     def position_of_time(self, timestamp: int) -> int:
-        """The last known place before which every record is older than the timestamp."""
+        """Return the last indexed position before which every record is older than the timestamp."""
         return self._last(2, timestamp - 1)
 
     def last_batch(self, *, position: int, offset_delta: int | None) -> tuple[int, int]:
-        """The offset and place of the last known batch that starts at or before both; 0 and 0 if there is none."""
+        """Return offset and position of the last indexed batch that starts at or before both; (0, 0) if none."""
         number = self._count(1, position)
         if offset_delta is not None:
             number = min(number, self._count(0, offset_delta))
@@ -67,7 +69,7 @@ class SparseIndex:
         return int(_ENTRY.unpack_from(self._entries, (number - 1) * _ENTRY.size)[1]) if number else 0
 
     def _count(self, field: int, bound: int) -> int:
-        """How many entries have no more than the bound in a field."""
+        """Return the number of entries with at most `bound` in a field."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -78,22 +80,18 @@ class SparseIndex:
         return low
 
     def save(self, path: Path, *, size: int, next_offset: int, max_timestamp: int) -> None:
-        """Write the index of a sealed segment, with what else is to be known without reading the segment."""
+        """Write the index, and the segment's properties that would otherwise require reading it."""
         body = bytes(self._entries)
         fields = struct.pack(">qqq", size, next_offset, max_timestamp)
         header = _FILE_HEADER.pack(_MAGIC, crc32c(body, crc32c(fields)), size, next_offset, max_timestamp)
-        fresh = path.with_suffix(".index.new")
-        try:
-            fresh.write_bytes(header + body)
-        except OSError:
-            fresh.unlink(missing_ok=True)  # half of it would only take room
-            raise
-        fresh.replace(path)
+        # Not synced: a damaged index is rebuilt from the segment.
+        with replacing(path, path.with_suffix(".index.new")) as temporary:
+            temporary.write_bytes(header + body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedIndex:
-    """An index as it was saved, with the first `size` bytes of its segment in it."""
+    """An index that covers the first `size` bytes of its segment."""
 
     index: SparseIndex
     size: int
@@ -102,7 +100,7 @@ class SavedIndex:
 
 
 def load_saved(path: Path, *, size_wanted: int | None = None) -> SavedIndex | None:
-    """Read a saved index; None if it is missing, damaged, or of a segment that had another size."""
+    """Read a saved index; return None if it is missing or damaged, or the segment had a different size."""
     try:
         data = path.read_bytes()
         magic, crc, size, next_offset, max_timestamp = _FILE_HEADER.unpack_from(data)

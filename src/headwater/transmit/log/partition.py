@@ -1,12 +1,12 @@
-"""The log of one partition: a row of segments that looks like one endless file of records.
+"""The log of one partition: a sequence of segments that reads as one file of records.
 
-Offsets grow by one a record and never repeat. Three marks divide it:
+Offsets increase by one per record and are never reused. Three of them divide the log:
 
-    start_offset   the oldest record that is still there
-    high_watermark what readers may see: everything before it is as durable as the broker promises
-    end_offset     where the next record goes
+    start_offset   the oldest record that is not deleted
+    high_watermark readers see records before it, which are as durable as the topic's config requires
+    end_offset     the offset of the next record
 
-Not thread-safe, but for `sync`, which another thread may call to wait for the disk.
+Not thread-safe, except for `sync`, which another thread may call.
 """
 
 import errno
@@ -17,49 +17,40 @@ from itertools import pairwise
 from pathlib import Path
 
 from headwater.errors import CorruptError, InvalidError
+from headwater.files import sync_directory
 from headwater.transmit.log.pool import FilePool
 from headwater.transmit.log.scan import Damage
-from headwater.transmit.log.segment import (
-    NO_TIMESTAMP,
-    Segment,
-    create_segment,
-    delete_files,
-    delete_segment,
-    find_region,
-    recover_segment,
-    sealed_segment,
-    sync_directory,
-)
+from headwater.transmit.log.segment import NO_TIMESTAMP, Segment, delete_files
 from headwater.transmit.log.start_offset import load_start, save_start
 from headwater.transmit.log.swap import finish_swaps
 from headwater.transmit.records.batch import BatchHeader, decode_batch, place
 from headwater.transmit.records.file_region import FileRegion
 
-LEADER_EPOCH = 0  # one node leads for ever
+LEADER_EPOCH = 0  # with one node, the leader never changes
 _CURSORS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """When the open segment is sealed and a new one begun."""
+    """The size at which the open segment is sealed and a new one started."""
 
     segment_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimestampOffset:
-    """A record found by time."""
+    """Timestamp and offset of a record that was found by time."""
 
     timestamp_ms: int
     offset: int
 
 
 class OffsetOutOfRange(InvalidError):
-    """The offset was deleted or is not written yet."""
+    """The offset was deleted, or is after the end of the log."""
 
 
 class PartitionLog:
-    """Appends and reads record batches in `directory`, which is made if it is missing."""
+    """Appends and reads record batches in `directory`, which is created if it is missing."""
 
     def __init__(self, directory: Path, settings: LogSettings, pool: FilePool | None = None) -> None:
         self.directory = directory
@@ -72,12 +63,12 @@ class PartitionLog:
         self._segments, self.recovered_bytes = _open_segments(directory, self._pool)
         start = load_start(directory)
         if start:
-            sync_directory(directory)  # readers are about to see it, and only the process may have died so far
+            sync_directory(directory)  # only the process may have died: readers must not see what is not on disk
         if start > self.end_offset and self.damage is None:
-            # The loss of power took records that had been deleted anyway; their offsets are not given again.
+            # A power failure removed records that had been deleted anyway; their offsets are not reused.
             self._segments[-1].seal()
             self._segments[-1].next_offset = start
-            self._segments.append(create_segment(directory, start, self._pool))
+            self._segments.append(Segment.create(directory, start, self._pool))
         self._bases = [segment.base_offset for segment in self._segments]
         self._start_offset = max(start, self._bases[0])
         self.high_watermark = self.end_offset
@@ -86,7 +77,7 @@ class PartitionLog:
 
     @property
     def damage(self) -> Damage | None:
-        """What is wrong with the open segment; the log is then read-only and ends before it."""
+        """Damage in the open segment, if any; the log is then read-only and ends before it."""
         return self._segments[-1].damage
 
     @property
@@ -107,9 +98,9 @@ class PartitionLog:
         return sum(segment.size for segment in self._segments)
 
     def append(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
-        """Give checked batches their offsets, write them, and return the first offset.
+        """Assign offsets to checked batches, write them, and return the first offset.
 
-        `data` is changed in place, and `headers` are those of its batches in order.
+        `data` is changed in place; `headers` are the headers of its batches, in order.
         """
         if self.damage is not None:
             raise CorruptError(f"cannot append: {self.damage}", hint="restore the file from a copy")
@@ -128,36 +119,36 @@ class PartitionLog:
         return first
 
     def sync(self) -> int:
-        """Wait until all that was appended before the call is on the disk; return the offset reached."""
+        """Wait until everything appended before the call is on disk; return the end offset at that time."""
         reached = self.end_offset
         self._segments[-1].sync()
         return reached
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Read whole batches from the one that holds `offset` up to the high watermark.
+        """Read whole batches, from the one with `offset` up to the high watermark.
 
-        At least one batch is returned where there is one, however large; otherwise at most `max_bytes`.
+        Returns at most `max_bytes`, but at least one batch if there is one, however large.
         """
         records, _ = self.read_region(offset, max_bytes, self.high_watermark)
         return records.read() if isinstance(records, FileRegion) else records
 
     def read_region(self, offset: int, max_bytes: int, below: int) -> tuple[bytes | FileRegion, int]:
-        """As `read`, up to an offset, and the offset behind it; what is large is not read but pointed at."""
+        """Read batches below an offset; return them and the offset after them. Large results are a FileRegion."""
         segment, position = self._locate(offset, below) or (None, 0)
         if segment is None:
             return b"", offset
         records: bytes | FileRegion
-        records, next_offset = find_region(segment, position, max_bytes, below) or segment.read_batches(
+        records, next_offset = segment.find_region(position, max_bytes, below) or segment.read_batches(
             position, max_bytes, below
         )
-        if records:  # a reader comes back for the next offset, so keep where that is
+        if records:  # readers continue at the next offset, so remember its position
             if len(self._cursors) >= _CURSORS_MAX:
                 self._cursors.pop(next(iter(self._cursors)))
             self._cursors[next_offset] = (segment, position + len(records))
         return records, next_offset
 
     def offset_of_time(self, timestamp: int) -> TimestampOffset | None:
-        """The first record of that time or later, exact to the record."""
+        """Return the first record at or after a time."""
         for segment in self._segments:
             position = segment.find_time(timestamp) if segment.max_timestamp >= timestamp else None
             while position is not None:
@@ -166,47 +157,47 @@ class PartitionLog:
                     is_there = self.start_offset <= record.offset < self.high_watermark
                     if record.timestamp_ms >= timestamp and is_there:
                         return TimestampOffset(timestamp_ms=record.timestamp_ms, offset=record.offset)
-                # A batch of the right time may have been emptied by compaction, or be deleted in part.
+                # Compaction may have removed all records of the batch, or some of them are deleted.
                 position = segment.find_time(timestamp, position + len(data))
         return None
 
     def latest_time(self) -> TimestampOffset | None:
-        """The record with the highest timestamp; the first of them where several have it."""
+        """Return the record with the highest timestamp; the first of them if there are several."""
         newest = max(_newest_visible(segment, self.high_watermark) for segment in self._segments)
         return None if newest < 0 else self.offset_of_time(newest)
 
     @property
     def open_segment_offset(self) -> int:
-        """Where the segment begins that is written now."""
+        """The base offset of the open segment."""
         return self._bases[-1]
 
     def batches_since(self, offset: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
-        """The headers of all batches from an offset on, with the bytes of those that are control batches."""
+        """Yield the headers of batches from an offset on, with the bytes of control batches."""
         for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
             yield from segment.batches_since(offset)
 
     def close(self) -> None:
-        """Wait for the disk and close the files; the next start need not read the open segment."""
+        """Sync, seal and close the files, so that the next start need not scan the open segment."""
         self.is_closed = True
         if self.damage is None and self._segments[-1].size:
             self._segments[-1].seal()
         for segment in self._segments:
             segment.close()
 
-    # -- getting older ----------------------------------------------------------------------------------------
+    # -- rolling and deleting ---------------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """Seal the open segment, if there is something in it, and start the next."""
+        """Seal the open segment, unless it is empty, and start the next."""
         sealed = self._segments[-1]
         if sealed.size and self.damage is None:
             sealed.sync()
-            # Where the disk has no room for it, the open segment stays open.
-            self._segments.append(create_segment(self.directory, sealed.next_offset, self._pool))
+            # If the disk is full, this raises and the open segment stays open.
+            self._segments.append(Segment.create(self.directory, sealed.next_offset, self._pool))
             self._bases.append(sealed.next_offset)
             sealed.seal()
 
     def delete_before(self, offset: int) -> None:
-        """Let the log start at an offset; segments that are wholly before it are removed."""
+        """Delete records before an offset; segments with only such records are removed."""
         old = [segment for segment in self._segments[:-1] if segment.next_offset <= offset]
         if offset > self._start_offset:
             try:
@@ -214,39 +205,39 @@ class PartitionLog:
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not old:
                     raise
-                # To delete is what makes room. Without the note the log starts with the first file that is there.
+                # Deleting frees space. Without a saved start offset, the log starts with its first file.
                 self._start_offset = old.pop(0).next_offset
                 self.delete_before(self._start_offset)
                 sync_directory(self.directory)
                 save_start(self.directory, offset)
             self._start_offset = offset
-        self._forget(old)
+        self._drop_cursors(old)
         for segment in old:
-            delete_segment(segment)
+            segment.delete()
         self._segments = self._segments[len(old) :]
         self._bases = self._bases[len(old) :]
 
     def replace(self, old: Sequence[Segment], change: Callable[[], Path]) -> None:
-        """Have `change` put one sealed file in the place of some neighbours; readers see one or the other."""
+        """Replace adjacent sealed segments by one file, which `change` puts in place and returns."""
         at = self._segments.index(old[0])
         next_offset = old[-1].next_offset
-        self._forget(old)
+        self._drop_cursors(old)
         for segment in old:
             segment.close()
-        self._segments[at : at + len(old)] = [sealed_segment(change(), next_offset, self._pool)]
+        self._segments[at : at + len(old)] = [Segment.open_sealed(change(), next_offset, self._pool)]
         self._bases = [segment.base_offset for segment in self._segments]
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _forget(self, segments: Sequence[Segment]) -> None:
-        gone = set(segments)
-        self._cursors = {offset: at for offset, at in self._cursors.items() if at[0] not in gone}
+    def _drop_cursors(self, segments: Sequence[Segment]) -> None:
+        removed = set(segments)
+        self._cursors = {offset: at for offset, at in self._cursors.items() if at[0] not in removed}
 
     def _locate(self, offset: int, below: int) -> tuple[Segment, int] | None:
-        """Where the batch with the offset is; None if there is nothing to read from it up to the other offset."""
+        """Return segment and position of the batch with an offset; None if there is nothing below `below`."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(
-                f"cannot read {self.directory.name} at offset {offset}: it holds {self.start_offset} to "
+                f"cannot read {self.directory.name} at offset {offset}: it has offsets {self.start_offset} to "
                 f"{self.end_offset}"
             )
         if offset == self.end_offset and self.damage is not None:
@@ -262,7 +253,7 @@ class PartitionLog:
         while position == segment.size and segment is not self._segments[-1]:
             number += 1
             segment, position = self._segments[number], 0  # the offset is in a gap between the two
-        return None if position == segment.size else (segment, position)  # compaction may have left nothing here
+        return None if position == segment.size else (segment, position)  # compaction may have removed the rest
 
 
 def _newest_visible(segment: Segment, high_watermark: int) -> int:
@@ -275,15 +266,15 @@ def _newest_visible(segment: Segment, high_watermark: int) -> int:
 def _open_segments(directory: Path, pool: FilePool) -> tuple[list[Segment], int]:
     start = load_start(directory)
     paths = sorted(directory.glob("*.log"))
-    # Where a deletion was cut short, a link may lead nowhere; other files are left for the next deletion, because
-    # what is known of producers may still have to be read from them.
-    broken = [path for path, behind in pairwise(paths) if int(behind.stem) <= start and not path.exists()]
+    # After an interrupted deletion a link may have no target. Other old files are left for the next deletion,
+    # because the states of producers may have to be read from them.
+    broken = [path for path, following in pairwise(paths) if int(following.stem) <= start and not path.exists()]
     for path in broken:
         delete_files(path)
         paths.remove(path)
     if not paths:
-        return [create_segment(directory, start, pool)], 0
+        return [Segment.create(directory, start, pool)], 0
     ends = [int(path.stem) for path in paths[1:]]
-    sealed = [sealed_segment(path, end, pool) for path, end in zip(paths, ends, strict=False)]
-    last, dropped = recover_segment(paths[-1], pool)
+    sealed = [Segment.open_sealed(path, end, pool) for path, end in zip(paths, ends, strict=False)]
+    last, dropped = Segment.recover(paths[-1], pool)
     return [*sealed, last], dropped

@@ -1,5 +1,6 @@
-"""Files of sealed segments, opened when they are read and closed when others are read more: a bound on both
-descriptors and the memory of indexes, however long a log is. Used from one thread.
+"""A pool of open files of sealed segments, which closes the least recently used ones.
+
+It bounds the number of file descriptors and the memory of indexes, however long a log is. Used from one thread.
 """
 
 import os
@@ -12,7 +13,7 @@ from headwater.transmit.log.index import SparseIndex
 
 FILES_MAX = 256
 INDEX_ENTRIES_MAX = 1 << 20
-"""Of all open files together: 16 MiB, the indexes of a few segments of Kafka's size at worst."""
+"""Of all open files together: 16 MiB, enough for a few segments of Kafka's default size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class OpenFile:
 
 
 class FilePool:
-    """Keeps the files that were used last."""
+    """Keeps the most recently used files open."""
 
     def __init__(self, limit: int = FILES_MAX) -> None:
         self._limit = limit
@@ -35,7 +36,7 @@ class FilePool:
         return len(self._files)
 
     def get(self, path: Path, open_file: Callable[[], OpenFile]) -> OpenFile:
-        """The open file of a path; opened now if it is not."""
+        """Return the open file of a path; call `open_file` if it is not open."""
         found = self._files.get(path)
         if found is None:
             found = self._files[path] = open_file()
@@ -47,7 +48,7 @@ class FilePool:
         return found
 
     def drop(self, path: Path) -> None:
-        """Close a file, if it is open: it is about to change or to go."""
+        """Close a file if it is open, before it is changed or removed."""
         found = self._files.pop(path, None)
         if found is not None:
             self._entries -= len(found.index)

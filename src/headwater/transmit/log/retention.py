@@ -1,4 +1,4 @@
-"""Which segments have had their time: pure decisions about sealed segments, oldest first, with time passed in."""
+"""Decide which sealed segments have expired. Pure: segments are passed oldest first, and the time is passed in."""
 
 from collections.abc import Iterable
 
@@ -10,10 +10,10 @@ def is_expired(newest_ms: int, *, now_ms: int, retention_ms: int) -> bool:
 
 
 def expired_by_time(newest_ms: Iterable[int], *, now_ms: int, retention_ms: int) -> int:
-    """How many of the oldest segments hold only records that are too old, by the time of their newest.
+    """Return the number of oldest segments whose newest records have expired.
 
-    A segment with one young record keeps those behind it, or the log would get a hole. No more of the times are
-    asked for than needed.
+    Counting stops at the first segment that has not expired, because the log must not get a gap. `newest_ms` is
+    consumed only as far as needed.
     """
     count = 0
     for newest in newest_ms:
@@ -24,7 +24,7 @@ def expired_by_time(newest_ms: Iterable[int], *, now_ms: int, retention_ms: int)
 
 
 def expired_by_size(sizes: Iterable[int], *, total_bytes: int, retention_bytes: int) -> int:
-    """How many of the oldest segments can go with `retention_bytes` still there."""
+    """Return the number of oldest segments that can be deleted while `retention_bytes` are kept."""
     excess = total_bytes - retention_bytes
     count = 0
     for size in sizes:

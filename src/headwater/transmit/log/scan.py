@@ -1,7 +1,7 @@
-"""Reading a segment file from front to back: what holds, where it stops holding, and whether more stands behind.
+"""Scan a segment file from its start: find the first invalid batch, and whether a valid batch follows.
 
-A torn tail is what a crash leaves: nothing whole comes after it. Damage is something else: where a whole batch
-stands behind the broken place, records that were acknowledged may be broken or hidden, and nothing is cut.
+A crash leaves a torn tail, which no valid batch follows. If a valid batch follows, the file is damaged:
+acknowledged records may be broken or hidden, so nothing is truncated.
 """
 
 import mmap
@@ -16,12 +16,12 @@ from headwater.transmit.records.batch import HEADER_BYTES, MAGIC, BatchHeader, c
 _SCAN_BYTES = 1 << 20
 _MAGIC_AT = 16
 _OFFSETS_AHEAD_MAX = 1 << 31
-"""A batch that claims to be further ahead than any torn tail can reach is taken for chance."""
+"""A batch further ahead than any torn tail can be is a chance match of bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A place in a file where record batches stop making sense; `next_offset` is the first offset in doubt."""
+    """A position in a file where an invalid record batch starts; `next_offset` is the first affected offset."""
 
     path: Path
     position: int
@@ -35,20 +35,21 @@ class Damage:
 def scan(
     fd: int, *, at: int, end: int, next_offset: int, note: Callable[[BatchHeader], None], gaps: bool = True
 ) -> tuple[int, str | None]:
-    """Hand every batch of [at, end) to `note`, up to the first that is cut, damaged or out of order.
+    """Call `note` for every batch of [at, end), up to the first that is truncated, damaged or out of order.
 
-    Return the place reached, and why it is not the end. Without `gaps` each batch must follow the one before: no
-    checksum covers the base offset, but only compaction takes offsets away, and not from the open segment.
+    Return the position reached, and the reason if it is not the end. Without `gaps`, each batch must start where
+    the previous one ends: no checksum covers the base offset, but only compaction removes offsets, and not from
+    the open segment.
     """
     chunk, place = b"", 0
     while at < end:
         if end - at < HEADER_BYTES:
-            return at, f"{end - at} bytes are left, a header takes {HEADER_BYTES}"
+            return at, f"{end - at} bytes are left, but a header has {HEADER_BYTES}"
         if len(chunk) - place < HEADER_BYTES:
             chunk, place = os.pread(fd, _SCAN_BYTES, at), 0
         need = read_header(chunk, place).size
         if not HEADER_BYTES <= need <= end - at:
-            return at, f"a batch says it has {need} bytes, {end - at} are left"
+            return at, f"a batch has length {need}, but {end - at} bytes are left"
         if len(chunk) - place < need:
             chunk, place = os.pread(fd, max(need, _SCAN_BYTES), at), 0
         try:
@@ -65,7 +66,7 @@ def scan(
 
 
 def find_batch(fd: int, *, at: int, end: int, next_offset: int) -> int | None:
-    """The place of a whole batch in (at, end) whose offsets may follow `next_offset`; None if none is there."""
+    """Return the position of a valid batch in (at, end) whose offsets may follow `next_offset`, or None."""
     if end - at <= HEADER_BYTES:
         return None
     magic = bytes([MAGIC])

@@ -1,16 +1,15 @@
-"""Where a log starts, if that is not its first segment: a small file beside them, written whole and renamed."""
+"""The start offset of a log, if it is not that of its first segment: a small file next to the segments."""
 
-import os
 from pathlib import Path
 
 from headwater.errors import CorruptError
-from headwater.transmit.log.segment import sync_directory
+from headwater.files import replace_durably
 
 _NAME = "start-offset"
 
 
 def load_start(directory: Path) -> int:
-    """The first offset that was not deleted, as far as it was ever said; else 0."""
+    """Return the saved start offset; 0 if none was saved."""
     path = directory / _NAME
     try:
         return int(path.read_text())
@@ -18,21 +17,10 @@ def load_start(directory: Path) -> int:
         return 0
     except ValueError as error:
         raise CorruptError(
-            f"{path} does not hold an offset: {error}", hint="remove it; deleted records come back"
+            f"{path} does not hold an offset: {error}", hint="remove the file; deleted records reappear"
         ) from None
 
 
 def save_start(directory: Path, offset: int) -> None:
-    """Remember it; on the disk when this returns."""
-    write_durably(directory / _NAME, f"{offset}\n".encode())
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file as a whole; on the disk when this returns."""
-    fresh = path.with_name(path.name + ".new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    sync_directory(path.parent)
+    """Save the start offset; it is on disk when this returns."""
+    replace_durably(directory / _NAME, f"{offset}\n".encode())

@@ -1,15 +1,17 @@
-"""Putting one segment file in the place of several, so that a crash at any point leaves the old or the new.
+"""Replace several segment files by one, so that a crash at any point leaves the old files or the new one.
 
-    <base>.cleaned            being written; worth nothing after a crash
-    <base>-<end>.swap         whole and on the disk: from now on it counts, and stands for all offsets in its name
+    <base>.cleaned            being written; discarded after a crash
+    <base>-<end>.swap         complete and on disk; it replaces all segments in its range of offsets
 
-Then the old segments go, the last step renames it to <base>.log. What a crash interrupts is finished at the start.
+Then the old segments are deleted, and the file is renamed to <base>.log. The next start finishes a swap that a
+crash has interrupted.
 """
 
 import os
 from pathlib import Path
 
-from headwater.transmit.log.segment import index_path, segment_path, sync_directory
+from headwater.files import sync_directory
+from headwater.transmit.log.segment import index_path, segment_path
 
 
 def cleaned_path(directory: Path, base_offset: int) -> Path:
@@ -17,7 +19,7 @@ def cleaned_path(directory: Path, base_offset: int) -> Path:
 
 
 def swap_in(cleaned: Path, end_offset: int) -> Path:
-    """Put a written file in the place of the segments from its base offset up to an end; return its new path."""
+    """Replace the segments from a written file's base offset up to an end; return the file's new path."""
     swap = cleaned.with_name(f"{cleaned.stem}-{end_offset:020d}.swap")
     cleaned.rename(swap)
     sync_directory(swap.parent)
@@ -25,7 +27,7 @@ def swap_in(cleaned: Path, end_offset: int) -> Path:
 
 
 def finish_swaps(directory: Path) -> None:
-    """After a crash: finish what was whole, throw away what was not."""
+    """After a crash, finish swaps of complete files and discard incomplete files."""
     for path in directory.glob("*.cleaned"):
         path.unlink()
     for path in sorted(directory.glob("*.swap")):

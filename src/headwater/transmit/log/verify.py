@@ -1,4 +1,4 @@
-"""Checking logs at rest: every batch of every segment is read and its checksum verified; nothing is changed."""
+"""Check logs offline: read every batch of every segment and verify its checksum; nothing is changed."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from headwater.transmit.records.batch import BatchHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
-    """What was found in one segment; a torn tail is what the next start cuts off."""
+    """The result for one segment; the next start truncates `torn_bytes` at its end."""
 
     path: Path
     size: int

@@ -1,10 +1,10 @@
-"""The record batch, version 2: the same bytes on the wire, on disk and in a client's hands.
+"""The record batch, version 2: the same bytes on the wire, on disk and in clients.
 
     base offset 8 | length 4 | leader epoch 4 | magic 1 | crc 4 | attributes 2 | last offset delta 4 |
     base timestamp 8 | max timestamp 8 | producer id 8 | producer epoch 2 | base sequence 4 | count 4 | records
 
-The length counts what stands behind it. The CRC-32C covers everything from the attributes on, so the log can
-give a batch its base offset and leader epoch without touching the rest. Records may be compressed as a whole.
+The length counts the bytes after it. The CRC-32C covers everything from the attributes on, so the log can set the
+base offset and leader epoch of a batch without changing the rest. The records can be compressed together.
 https://kafka.apache.org/documentation/#recordbatch
 """
 
@@ -23,13 +23,13 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
-LENGTH_PREFIX_BYTES = 12  # base offset and length: what `length` does not count
+LENGTH_PREFIX_BYTES = 12  # base offset and length, which `length` does not count
 BATCH_BYTES = 768 << 10
-"""Of a batch that we make, about; below Kafka's default of `max.message.bytes`."""
-RECORD_FRAME_BYTES = 24  # at most, but for headers
+"""Approximate size of batches that Headwater encodes; below Kafka's default for `max.message.bytes`."""
+RECORD_FRAME_BYTES = 24  # at most, without headers
 _HEADER_FRAME_BYTES = 10
-_CRC_AT = 17
-_CRC_COVERS_FROM = 21
+CRC_AT = 17
+CRC_COVERS_FROM = 21
 MAGIC = 2
 
 COMPRESSION_MASK = 0x07
@@ -40,18 +40,18 @@ CONTROL = 0x20
 
 _EPOCH = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
-_CRC = struct.Struct(">I")
+CRC = struct.Struct(">I")
 
 
 class Sender(NamedTuple):
-    """Who a batch is from, and the number of its first record there: a broker takes the same one only once."""
+    """The producer of a batch, and the sequence number of its first record, by which brokers deduplicate it."""
 
     producer_id: int
     producer_epoch: int
     base_sequence: int
 
 
-NOBODY = Sender(-1, -1, -1)
+NO_SENDER = Sender(-1, -1, -1)
 
 
 class BatchHeader(NamedTuple):
@@ -69,11 +69,11 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # Kafka's name for it hides tuple.count, which nobody needs
+    count: int  # type: ignore[assignment]  # Kafka's name for it hides tuple.count, which is not used
 
     @property
     def size(self) -> int:
-        """All bytes of the batch, the length prefix included."""
+        """The size of the batch in bytes, including base offset and length."""
         return self.length + LENGTH_PREFIX_BYTES
 
     @property
@@ -94,20 +94,20 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: Buffer, at: int = 0) -> BatchHeader:
-    """Read the header that starts at `at`; the caller has made sure that 61 bytes are there."""
+    """Read the header at `at`; the caller must make sure that there are 61 bytes."""
     return BatchHeader._make(HEADER.unpack_from(data, at))
 
 
 def check_batch(data: Buffer, at: int = 0) -> BatchHeader:
-    """Read the header at `at` and verify that the whole batch is there and undamaged."""
+    """Read the header at `at` and verify that the batch is complete and undamaged."""
     left = len(data) - at
     if left < HEADER_BYTES:
-        raise CorruptError(f"record batch at byte {at}: {left} bytes left, a header takes {HEADER_BYTES}")
+        raise CorruptError(f"record batch at byte {at}: {left} bytes are left, but a header has {HEADER_BYTES}")
     header = read_header(data, at)
     if header.magic != MAGIC:
         raise CorruptError(f"record batch at byte {at}: magic is {header.magic}, expected {MAGIC}")
     if not HEADER_BYTES <= header.size <= left:
-        raise CorruptError(f"record batch at byte {at}: it says {header.size} bytes, {left} are there")
+        raise CorruptError(f"record batch at byte {at}: its size is {header.size} bytes, but {left} are left")
     if header.count < 0 or header.last_offset_delta < 0:
         raise CorruptError(
             f"record batch at byte {at}: {header.count} records, last offset delta {header.last_offset_delta}"
@@ -116,14 +116,14 @@ def check_batch(data: Buffer, at: int = 0) -> BatchHeader:
         raise CorruptError(
             f"record batch at byte {at}: unknown compression {header.attributes & COMPRESSION_MASK}"
         )
-    found = crc32c(memoryview(data)[at + _CRC_COVERS_FROM : at + header.size])
+    found = crc32c(memoryview(data)[at + CRC_COVERS_FROM : at + header.size])
     if found != header.crc:
-        raise CorruptError(f"record batch at byte {at}: CRC-32C is {found:#010x}, header says {header.crc:#010x}")
+        raise CorruptError(f"record batch at byte {at}: CRC-32C is {found:#010x}, expected {header.crc:#010x}")
     return header
 
 
 def check_batches(data: Buffer) -> list[BatchHeader]:
-    """Verify batches that fill a buffer end to end, and return their headers."""
+    """Verify all batches of a buffer, and return their headers."""
     headers = []
     at = 0
     while at < len(data):
@@ -134,12 +134,12 @@ def check_batches(data: Buffer) -> list[BatchHeader]:
 
 
 def walk(data: Buffer, at: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield place and header of each whole batch, without checking the CRC; stop before a cut one."""
+    """Yield position and header of each complete batch, without checking the CRC; stop at an incomplete one."""
     end = len(data)
     while at + HEADER_BYTES <= end:
         header = read_header(data, at)
         if header.size < HEADER_BYTES:
-            raise CorruptError(f"record batch at byte {at}: it says {header.size} bytes")
+            raise CorruptError(f"record batch at byte {at}: its size is {header.size} bytes")
         if at + header.size > end:
             return
         yield at, header
@@ -147,13 +147,13 @@ def walk(data: Buffer, at: int = 0) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def place(data: bytearray | memoryview, at: int, *, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at `at` its place in the log, in the buffer itself."""
+    """Set the base offset and leader epoch of the batch at `at`, in place."""
     _OFFSET.pack_into(data, at, base_offset)
     _EPOCH.pack_into(data, at + LENGTH_PREFIX_BYTES, leader_epoch)
 
 
 def batches_of(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Records in batches of about `BATCH_BYTES`; a larger one is alone."""
+    """Group records into batches of about BATCH_BYTES; a larger record is alone in its batch."""
     batch: list[Record] = []
     size = 0
     for record in records:
@@ -172,19 +172,20 @@ def encode_batch(
     records: Sequence[Record],
     *,
     compression: Compression = Compression.NONE,
+    attributes: int = 0,
     base_offset: int = 0,
-    producer: Sender = NOBODY,
+    producer: Sender = NO_SENDER,
 ) -> bytes:
-    """Encode records as one batch; unless told, it is from a producer without an identity."""
+    """Encode records as one batch; by default from a producer without an id."""
     if not records:
-        raise InvalidError("cannot encode a record batch of no records")
+        raise InvalidError("cannot encode a record batch without records")
     timestamps = [record.timestamp_ms for record in records]
     base_timestamp = timestamps[0]
     body = b"".join(_encode_record(record, n, base_timestamp) for n, record in enumerate(records))
     body = compress(compression, body)
     header = seal_header(
         body,
-        attributes=compression,
+        attributes=attributes | compression,
         count=len(records),
         timestamp_ms=base_timestamp,
         timestamp_max_ms=max(timestamps),
@@ -202,9 +203,9 @@ def seal_header(
     timestamp_ms: int,
     timestamp_max_ms: int | None = None,
     base_offset: int = 0,
-    producer: Sender = NOBODY,
+    producer: Sender = NO_SENDER,
 ) -> bytes:
-    """The header of a batch whose records are `body`; `producer` is who appends it."""
+    """Return the header of a batch with `body` as its encoded records."""
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
     latest_ms = timestamp_ms if timestamp_max_ms is None else timestamp_max_ms
     header = bytearray(
@@ -212,27 +213,27 @@ def seal_header(
             base_offset, length, -1, MAGIC, 0, attributes, count - 1, timestamp_ms, latest_ms, *producer, count
         )
     )  # fmt: skip
-    crc = crc32c(body, crc32c(header[_CRC_COVERS_FROM:]))
-    _CRC.pack_into(header, _CRC_AT, crc)
+    crc = crc32c(body, crc32c(header[CRC_COVERS_FROM:]))
+    CRC.pack_into(header, CRC_AT, crc)
     return bytes(header)
 
 
 def decode_batch(data: Buffer, at: int = 0) -> list[Record]:
-    """Decode every record of the batch at `at`, one by one; the columnar way is in `columns`."""
+    """Decode all records of the batch at `at`, one by one; `to_arrow` decodes to columns."""
     header = check_batch(data, at)
     body = decompress(header.compression, memoryview(data)[at + HEADER_BYTES : at + header.size])
     log_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     records = []
-    place_ = 0
+    position = 0
     try:
         for _ in range(header.count):
-            record, place_ = _decode_record(body, place_, header, log_time)
+            record, position = _decode_record(body, position, header, log_time)
             records.append(record)
-        if place_ != len(body):
-            raise ValueError(f"{len(body) - place_} bytes are left behind the last record")
+        if position != len(body):
+            raise ValueError(f"{len(body) - position} bytes follow the last record")
     except (IndexError, ValueError) as error:
         raise CorruptError(
-            f"record batch at offset {header.base_offset}: record {len(records)} of {header.count} is cut "
+            f"record batch at offset {header.base_offset}: record {len(records)} of {header.count} is damaged "
             f"({error})"
         ) from error
     return records
@@ -261,7 +262,7 @@ def _decode_record(body: Buffer, at: int, header: BatchHeader, log_time: int | N
     length, at = read_varint(body, at)
     end = at + length
     if length < 0 or end > len(body):
-        raise ValueError(f"it says {length} bytes, {len(body) - at} are left")
+        raise ValueError(f"its length is {length}, but {len(body) - at} bytes are left")
     timestamp_delta, at = read_varint(body, at + 1)
     offset_delta, at = read_varint(body, at)
     key, at = _decode_bytes(body, at)
@@ -273,7 +274,7 @@ def _decode_record(body: Buffer, at: int, header: BatchHeader, log_time: int | N
         content, at = _decode_bytes(body, at)
         headers.append(((name or b"").decode(), content))
     if at > end:
-        raise ValueError(f"its fields reach {at - end} bytes into the next record")
+        raise ValueError(f"its fields end {at - end} bytes after the record")
     record = Record(
         key=key,
         value=value,
@@ -289,5 +290,5 @@ def _decode_bytes(body: Buffer, at: int) -> tuple[bytes | None, int]:
     if length < 0:
         return None, at
     if at + length > len(body):
-        raise ValueError(f"a field of {length} bytes, {len(body) - at} are left")
+        raise ValueError(f"a field has length {length}, but {len(body) - at} bytes are left")
     return bytes(body[at : at + length]), at + length

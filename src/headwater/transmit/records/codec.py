@@ -1,11 +1,11 @@
 """Kafka's variable-length integers: bytes to values and back.
 
-Fixed-width fields are read with `struct` where they stand; only the varints need code of their own.
+Fixed-width fields are read with `struct`; only varints need functions.
 """
 
 
 def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """Read an unsigned varint; return it and the place behind it."""
+    """Read an unsigned varint; return it and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -15,11 +15,11 @@ def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, in
             return value, at
         shift += 7
         if shift > 63:
-            raise ValueError("a varint longer than ten bytes")
+            raise ValueError("a varint is longer than ten bytes")
 
 
 def read_varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """Read a zigzag-encoded signed varint; return it and the place behind it."""
+    """Read a zigzag-encoded signed varint; return it and the position after it."""
     value, at = read_uvarint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
@@ -37,7 +37,7 @@ def write_uvarint(value: int) -> bytes:
 
 
 def write_varint(value: int) -> bytes:
-    """Encode a signed varint, zigzag."""
+    """Encode a zigzag-encoded signed varint."""
     return write_uvarint((value << 1) ^ (value >> 63))
 
 

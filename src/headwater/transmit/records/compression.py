@@ -1,7 +1,7 @@
-"""The four compressions a record batch may have, through PyArrow, which every installation has anyway.
+"""The four compression codecs of record batches, implemented with PyArrow, which every installation has.
 
-The broker passes compressed batches through, so PyArrow (a large import) is loaded on first use only.
-Java's snappy is framed ("xerial"); the other three are the plain formats.
+The broker usually passes compressed batches through unchanged, so PyArrow, a large import, is loaded on first use.
+Java clients frame snappy ("xerial"); the other three codecs use their plain formats.
 """
 
 import struct
@@ -24,18 +24,18 @@ class Compression(IntEnum):
 
 
 _LZ4_FRAME_HEAD = bytes.fromhex("04224d18 60 40 82")
-"""Magic, version 1 with independent blocks of up to 64 KiB, and the checksum of that, as Java has it."""
+"""Magic, version 1 with independent blocks of up to 64 KiB, and the checksum of both, as Java clients write it."""
 _LZ4_BLOCK_BYTES = 64 << 10
 _LZ4_UNCOMPRESSED = 1 << 31
 _LITTLE_INT = struct.Struct("<I")
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _INT = struct.Struct(">i")
-_SNAPPY_RATIO_MAX = 64  # the longest copy gives 64 bytes, and no copy takes less than one
+_SNAPPY_RATIO_MAX = 64  # a copy element yields at most 64 bytes and takes at least one
 
 
 def is_available(compression: Compression) -> bool:
-    """Whether this installation's PyArrow was built with it."""
+    """Return whether the installed PyArrow was built with the codec."""
     if compression is Compression.NONE:
         return True
     import pyarrow as pa
@@ -61,7 +61,7 @@ def compress(compression: Compression, data: bytes) -> bytes:
 
 
 def _compress_lz4(data: bytes) -> bytes:
-    """A frame of independent blocks: PyArrow's own frames have linked ones, which Java's clients refuse."""
+    """Write a frame of independent blocks; PyArrow's frames have linked blocks, which Java clients reject."""
     import pyarrow as pa
 
     parts = [_LZ4_FRAME_HEAD]
@@ -76,7 +76,7 @@ def _compress_lz4(data: bytes) -> bytes:
 
 
 def decompress(compression: Compression, data: Buffer) -> Buffer:
-    """Decompress the records of a batch; a CorruptError if they are damaged."""
+    """Decompress the records of a batch; raise CorruptError if they are damaged."""
     if compression is Compression.NONE:
         return data
     import pyarrow as pa
@@ -87,7 +87,7 @@ def decompress(compression: Compression, data: Buffer) -> Buffer:
         stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), compression.name.lower())
         return stream.read()  # type: ignore[no-any-return]
     except (OSError, IndexError, ValueError, struct.error) as error:
-        raise CorruptError(f"records do not decompress as {compression.name.lower()}: {error}") from error
+        raise CorruptError(f"cannot decompress records as {compression.name.lower()}: {error}") from error
 
 
 def _decompress_snappy(data: Buffer) -> bytes:
@@ -109,5 +109,5 @@ def _decompress_snappy_block(block: memoryview) -> bytes:
 
     size, _ = read_uvarint(block, 0)  # a raw snappy block starts with its decompressed size
     if size > _SNAPPY_RATIO_MAX * len(block):
-        raise ValueError(f"a block of {len(block)} bytes says it holds {size}")
+        raise ValueError(f"a block of {len(block)} bytes has a decompressed size of {size}")
     return pa.decompress(block, decompressed_size=size, codec="snappy", asbytes=True)  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
-"""Control batches: the mark that ends a producer's transaction in a partition, written by the broker only.
+"""Control batches: the marker that ends a producer's transaction in a partition, written by the broker.
 
-One record a batch. Its key says how the transaction ended, its value which coordinator said so:
+A batch has one record. Its key is the outcome of the transaction, its value the coordinator:
 
     key    version 2 (= 0) | 0 for abort, 1 for commit 2
     value  version 2 (= 0) | coordinator epoch 4
@@ -9,15 +9,14 @@ One record a batch. Its key says how the transaction ended, its value which coor
 import struct
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
 from headwater.errors import CorruptError
 from headwater.record import Record
 from headwater.transmit.records.batch import (
     CONTROL,
-    HEADER,
+    NO_SENDER,
     TRANSACTIONAL,
     Buffer,
+    Sender,
     decode_batch,
     encode_batch,
     read_header,
@@ -26,7 +25,6 @@ from headwater.transmit.records.batch import (
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
 _ABORT, _COMMIT = 0, 1
-_CRC_COVERS_FROM = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,25 +38,18 @@ class Marker:
 
 
 def encode_marker(marker: Marker, *, timestamp_ms: int) -> bytearray:
-    """The control batch for a marker, ready to be given its offset."""
+    """Return the control batch of a marker, without an offset."""
     record = Record(
         key=_KEY.pack(0, _COMMIT if marker.is_commit else _ABORT),
         value=_VALUE.pack(0, marker.coordinator_epoch),
         timestamp_ms=timestamp_ms,
     )
-    data = bytearray(encode_batch([record]))
-    header = read_header(data)._replace(
-        attributes=TRANSACTIONAL | CONTROL,
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-    )
-    HEADER.pack_into(data, 0, *header)
-    HEADER.pack_into(data, 0, *header._replace(crc=crc32c(memoryview(data)[_CRC_COVERS_FROM:])))
-    return data
+    producer = Sender(marker.producer_id, marker.producer_epoch, NO_SENDER.base_sequence)
+    return bytearray(encode_batch([record], attributes=TRANSACTIONAL | CONTROL, producer=producer))
 
 
 def read_marker(data: Buffer, at: int = 0) -> Marker | None:
-    """The marker in a control batch; None if it is of a kind that ends no transaction."""
+    """Return the marker of a control batch; None if the batch does not end a transaction."""
     header = read_header(data, at)
     (record,) = decode_batch(data, at)
     try:
@@ -77,13 +68,13 @@ def read_marker(data: Buffer, at: int = 0) -> Marker | None:
 
 
 def drop_aborted(data: bytes, aborted: list[tuple[int, int]]) -> bytes:
-    """Take the batches of aborted transactions out of what was fetched.
+    """Remove control batches and the batches of aborted transactions from fetched data.
 
-    `aborted` are producer ids with the first offset of their transaction, as the broker's answer lists them.
+    `aborted` are producer ids with the first offset of their transaction, as in the fetch response.
     """
     if not aborted:
         return data
-    coming = sorted(((first, producer) for producer, first in aborted), reverse=True)
+    upcoming = sorted(((first, producer) for producer, first in aborted), reverse=True)
     active: set[int] = set()
     kept = []
     at = 0
@@ -91,8 +82,8 @@ def drop_aborted(data: bytes, aborted: list[tuple[int, int]]) -> bytes:
         header = read_header(data, at)
         if at + header.size > len(data):
             break
-        while coming and coming[-1][0] < header.next_offset:
-            active.add(coming.pop()[1])
+        while upcoming and upcoming[-1][0] < header.next_offset:
+            active.add(upcoming.pop()[1])
         if header.is_control:
             marker = read_marker(data, at)
             if marker is not None and not marker.is_commit:

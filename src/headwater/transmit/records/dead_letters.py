@@ -19,9 +19,9 @@ ORIGIN_HEADERS = ("headwater.topic", "headwater.partition", "headwater.offset")
 REASON_HEADER = "headwater.reason"
 QUERY_HEADER = "headwater.query"
 REDRIVEN_HEADER = "headwater.redriven.from"
-"""On a record that was a letter: the letter, and which redrive of it, `orders.deadletter-0@17#1`."""
+"""On a redriven record: its dead letter and the number of the redrive, `orders.deadletter-0@17#1`."""
 ONLY_HEADER = "headwater.only"
-"""On a record that was a letter of one view: no other view reads it, because they have it already."""
+"""On a redriven dead letter of one view: other views skip the record, because they have read it before."""
 
 SHARE_PREFIX = "__dlq.errors."
 TOPIC, PARTITION, OFFSET = f"{SHARE_PREFIX}topic", f"{SHARE_PREFIX}partition", f"{SHARE_PREFIX}offset"
@@ -48,7 +48,7 @@ class ShareOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead letter: where it is, the record it is about, and why it was written."""
+    """A dead letter: its partition (`place`), its record, the position of the original record, and the reason."""
 
     place: TopicPartition
     record: Record
@@ -56,28 +56,28 @@ class DeadLetter:
     origin_offset: int
     reason: str
     query: str | None = None
-    """The view whose function failed on it; the other views have read it."""
+    """The view that failed on the record; other views have read it."""
     queue: str | None = None
     deliveries: int | None = None
 
     @property
     def name(self) -> str:
-        """How it is called in messages and marks."""
+        """Its name in messages and headers."""
         return f"{self.place}@{self.record.offset}"
 
 
 def read_dead_letter(place: TopicPartition, record: Record) -> DeadLetter | None:
-    """A record of a dead-letter topic as a letter; None if it is none."""
-    queued = read_share_origin(record)
-    if queued is not None:
+    """Return a record of a dead-letter topic as a DeadLetter; None if it is not one."""
+    share_origin = read_share_origin(record)
+    if share_origin is not None:
         return DeadLetter(
             place=place,
             record=record,
-            origin=queued.partition,
-            origin_offset=queued.offset,
-            reason=queued.message,
-            queue=queued.group,
-            deliveries=queued.delivery_count,
+            origin=share_origin.partition,
+            origin_offset=share_origin.offset,
+            reason=share_origin.message,
+            queue=share_origin.group,
+            deliveries=share_origin.delivery_count,
         )
     headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
     try:
@@ -98,7 +98,7 @@ def read_dead_letter(place: TopicPartition, record: Record) -> DeadLetter | None
 def dead_letter_headers(
     origin: TopicPartition, offset: int, reason: str, query: str | None = None
 ) -> tuple[Header, ...]:
-    """The headers of a pipeline's letter."""
+    """Return the headers of a pipeline's dead letter."""
     texts = (origin.topic, str(origin.partition), str(offset))
     headers: list[Header] = [(name, text.encode()) for name, text in zip(ORIGIN_HEADERS, texts, strict=True)]
     headers.append((REASON_HEADER, reason.encode()))
@@ -108,19 +108,19 @@ def dead_letter_headers(
 
 
 def restore(letter: DeadLetter, original: Record | None, *, now_ms: int) -> Record | None:
-    """The record that a letter is about; None where neither the log nor the letter has it any more.
+    """Return the original record of a dead letter; None if neither the log nor the dead letter contains it.
 
-    The letter's own copy is what counts. The original, where the log still has it, adds what a pipeline's letter
-    does not hold: the record's headers and its time.
+    Key and value are those of the dead letter's copy. If the log still has the original record, its headers and
+    its timestamp are used, which a pipeline's dead letter does not contain.
     """
     copy = letter.record
     has_copy = letter.queue is None or copy.key is not None or copy.value is not None
     if original is not None and has_copy and (original.key, original.value) != (copy.key, copy.value):
-        original = None  # the topic was made anew, and this is another record
+        original = None  # the topic was deleted and created again, so this is another record
     if original is None and not has_copy:
         return None
     found = original or replace(copy, timestamp_ms=now_ms)
-    # What is about the letter, or was a condition on the log as it was then, does not belong to the record.
+    # Headers about the dead letter, and conditions on the log at that time, do not belong to the record.
     own = tuple(header for header in found.headers if not header[0].startswith(_OURS))
     return replace(found, headers=own, offset=-1)
 

@@ -1,12 +1,13 @@
-"""A stretch of a file, to be sent as it is: the kernel moves it from its cache to a socket, and no byte of it
-comes to us. It has a descriptor of its own, so the file may be closed, replaced or removed meanwhile.
+"""A region of a file, which the kernel sends from its cache to a socket without copying it into this process.
+
+It has its own descriptor, so the file may be closed, replaced or removed before it is sent.
 """
 
 import os
 
 
 class FileRegion:
-    """`size` bytes of a file from `position` on; the descriptor is closed when nobody has the region any more."""
+    """`size` bytes of a file at `position`; the descriptor is closed when the region is garbage collected."""
 
     __slots__ = ("_fd", "position", "size")
 
@@ -19,18 +20,18 @@ class FileRegion:
         return self.size
 
     def __del__(self) -> None:
-        # Answers end in many ways (sent, cancelled, the client gone), and all of them end here.
+        # Responses end in many ways (sent, cancelled, client disconnected), and all of them end here.
         if hasattr(self, "_fd"):
             os.close(self._fd)
 
     def read(self) -> bytes:
-        """All of it, as bytes."""
+        """Read all bytes of the region."""
         return os.pread(self._fd, self.size, self.position)
 
     def send(self, to: int, sent: int, count: int) -> int:
-        """Send up to `count` bytes behind the first `sent` ones to a socket; return how many it took."""
+        """Send up to `count` bytes after the first `sent` ones to a socket; return the number of bytes sent."""
         return os.sendfile(to, self._fd, self.position + sent, min(count, self.size - sent))
 
 
 Part = bytes | FileRegion
-"""A piece of an answer."""
+"""A part of a response."""

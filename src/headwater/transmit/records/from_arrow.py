@@ -1,9 +1,9 @@
-"""Arrow columns to record batches, without touching a record in Python: the way back of `columns`.
+"""Encode Arrow columns as record batches without a Python loop over records; the inverse of `to_arrow`.
 
     length | attributes 0 | timestamp delta 0 | offset delta | key length | key | value length | value | headers
 
-All numbers but the attributes are zigzag varints. NumPy encodes those of all records at once, and Arrow joins them
-with keys and values; the result's bytes, end to end, are the records.
+All numbers except the attributes are zigzag varints. NumPy encodes them for all records at once, and Arrow joins
+them with keys and values; the concatenated bytes of the result are the records.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from headwater.transmit.records.batch import (
 )
 from headwater.transmit.records.codec import write_varint
 
-_VARINT_BYTES_MAX = 5  # of what fits into 32 bits
+_VARINT_BYTES_MAX = 5  # of a 32-bit number
 NO_HEADERS = b"\x00"
 
 Ints = npt.NDArray[np.int64]
@@ -35,7 +35,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class EncodedRecords:
-    """The records of a batch before it has its header."""
+    """The encoded records of a batch, without its header."""
 
     records: memoryview
     count: int
@@ -43,7 +43,7 @@ class EncodedRecords:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer that the log knows, and so can tell its batches from repetitions."""
+    """The id and epoch of a producer, by which the log deduplicates its batches."""
 
     producer_id: int
     epoch: int
@@ -52,9 +52,9 @@ class ProducerIdentity:
 def encode_columns(
     keys: pa.Array | None, values: pa.Array, headers: pa.Array | None = None, *, size: int = BATCH_BYTES
 ) -> Iterator[EncodedRecords]:
-    """Records of binary keys and values, in batches of about a size; only one record can make a larger one.
+    """Encode binary keys and values as batches of about `size` bytes; a larger record is alone in its batch.
 
-    `headers` has each record's, made by `encode_headers`.
+    `headers` has the encoded headers of each record, from `encode_headers`.
     """
     count = len(values)
     if not count:
@@ -66,8 +66,8 @@ def encode_columns(
     header_sizes = np.full(count, len(NO_HEADERS), np.int64) if headers is None else _sizes(headers)
     rough = np.maximum(key_sizes, 0) + np.maximum(value_sizes, 0) + header_sizes + RECORD_FRAME_BYTES
     starts = _cuts(rough, size)
-    places = np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
-    deltas, key_lengths, value_lengths = _varints(places), _varints(key_sizes), _varints(value_sizes)
+    positions = np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
+    deltas, key_lengths, value_lengths = _varints(positions), _varints(key_sizes), _varints(value_sizes)
     sizes = (
         2  # attributes and timestamp delta
         + deltas.sizes + key_lengths.sizes + value_lengths.sizes
@@ -85,7 +85,7 @@ def encode_columns(
 
 
 def encode_headers(headers: list[tuple[str, bytes]]) -> bytes:
-    """What stands behind a record's value."""
+    """Encode the headers of a record, which follow its value."""
     out = [write_varint(len(headers))]
     for name, value in headers:
         encoded = name.encode()
@@ -94,7 +94,7 @@ def encode_headers(headers: list[tuple[str, bytes]]) -> bytes:
 
 
 def seal_batch(body: EncodedRecords, *, timestamp_ms: int, identity: ProducerIdentity, sequence: int) -> bytes:
-    """A record batch of a transaction; `sequence` is the place of its first record among the producer's."""
+    """Return a transactional record batch; `sequence` is the sequence number of its first record."""
     header = seal_header(
         body.records,
         attributes=TRANSACTIONAL,
@@ -107,14 +107,14 @@ def seal_batch(body: EncodedRecords, *, timestamp_ms: int, identity: ProducerIde
 
 
 def partitions_by_key(keys: pa.Array, count: int) -> Ints:
-    """The partition to which every Kafka client sends a key, for many keys at once."""
+    """Return the partition of each key, by the default partitioner of Kafka clients."""
     if count == 1:
         return np.zeros(len(keys), np.int64)
     return (hashes_of_keys(keys) & 0x7FFFFFFF) % count
 
 
 def hashes_of_keys(keys: pa.Array) -> Ints:
-    """Murmur2 of each key, as Kafka's clients compute it: the same for ever and everywhere; 32 bits, no sign."""
+    """Return the Murmur2 hash of each key as Kafka clients compute it, unsigned 32 bits; it must never change."""
     return _murmur2(keys.cast(pa.large_binary())).astype(np.int64)
 
 
@@ -122,7 +122,7 @@ def hashes_of_keys(keys: pa.Array) -> Ints:
 
 
 class _Varints(NamedTuple):
-    """A varint a row: the bytes are those of `matrix` where `used`."""
+    """One varint per row: the bytes of `matrix` where `used` is true."""
 
     matrix: Bytes
     used: npt.NDArray[np.bool_]
@@ -141,7 +141,7 @@ def _varints(values: Ints) -> _Varints:
 
 
 def _pieces(*columns: _Varints) -> pa.Array:
-    """Varints side by side, as one binary column."""
+    """Concatenate varints row by row into one binary column."""
     matrix = np.concatenate([c.matrix for c in columns], axis=1)
     used = np.concatenate([c.used for c in columns], axis=1)
     offsets = np.zeros(len(matrix) + 1, np.int64)
@@ -154,7 +154,7 @@ def _pieces(*columns: _Varints) -> pa.Array:
 
 
 def _sizes(column: pa.Array) -> Ints:
-    """The length of each value; -1 for null."""
+    """Return the length of each value; -1 for null."""
     return np.asarray(pc.fill_null(pc.binary_length(column), -1)).astype(np.int64)
 
 
@@ -163,7 +163,7 @@ def _filled(column: pa.Array) -> pa.Array:
 
 
 def _cuts(sizes: Ints, most: int) -> Ints:
-    """Where batches start, so that none of more than one record is larger than it should be."""
+    """Return the first record of each batch, so that only batches of one record exceed `most` bytes."""
     ends = np.cumsum(sizes)
     starts = [0]
     while True:
@@ -176,12 +176,12 @@ def _cuts(sizes: Ints, most: int) -> Ints:
 
 
 def _murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """Kafka's variant of MurmurHash2, for all keys: in each round the next four bytes of those that have them."""
+    """Compute Kafka's variant of MurmurHash2 for all keys: each round handles the next four bytes of every key."""
     lengths = _sizes(keys)
     starts = np.frombuffer(keys.buffers()[1], np.int64)[keys.offset : keys.offset + len(keys)]
     buffer: Any = keys.buffers()[2]
     data = np.frombuffer(buffer, np.uint8) if buffer is not None else np.zeros(0, np.uint8)
-    data = np.append(data, np.zeros(4, np.uint8))  # so that the last key's tail can be read as a whole word
+    data = np.append(data, np.zeros(4, np.uint8))  # so that the last key's tail can be read as a full word
     multiplier = np.uint32(0x5BD1E995)
     with np.errstate(over="ignore"):
         hashes = np.uint32(0x9747B28C) ^ lengths.astype(np.uint32)
@@ -201,7 +201,7 @@ def _murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _words(data: Bytes, at: Ints) -> npt.NDArray[np.uint32]:
-    """Four bytes at each place, the lowest first."""
+    """Return the little-endian 32-bit word at each position."""
     found = data[at].astype(np.uint32)
     for n in (1, 2, 3):
         found |= data[at + n].astype(np.uint32) << np.uint32(8 * n)

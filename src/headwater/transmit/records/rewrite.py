@@ -1,7 +1,7 @@
-"""Changing a record batch without decoding more than is needed: the log's own time, and leaving records out.
+"""Change a record batch with as little decoding as possible: set the log's time, recompress, remove records.
 
-Offsets are never touched: a batch keeps its base offset and its last offset delta whatever is taken out of it, and
-a record its own delta. The checksum is made anew. Pure.
+Offsets never change: a batch keeps its base offset and its last offset delta when records are removed from it, and
+each record keeps its own delta. The checksum is recomputed. Pure.
 """
 
 import struct
@@ -13,6 +13,9 @@ from crc32c import crc32c
 from headwater.errors import CorruptError
 from headwater.transmit.records.batch import (
     COMPRESSION_MASK,
+    CRC,
+    CRC_AT,
+    CRC_COVERS_FROM,
     HEADER,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -24,10 +27,8 @@ from headwater.transmit.records.codec import read_varint, write_varint
 from headwater.transmit.records.compression import Compression, compress, decompress
 
 DELETE_HORIZON = 0x40
-"""The base timestamp is the time from which tombstones of this batch may go (KIP-534)."""
+"""Attribute bit: the base timestamp is the time from which the batch's tombstones may be removed (KIP-534)."""
 
-_CRC_AT, _CRC_COVERS_FROM = 17, 21
-_CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP = struct.Struct(">q")
@@ -35,7 +36,7 @@ _MAX_TIMESTAMP_AT = 35
 
 
 class RawRecord(NamedTuple):
-    """A record as it stands in its batch; `body` is everything behind its length."""
+    """A record as encoded in its batch; `body` is everything after its length."""
 
     offset: int
     timestamp_ms: int
@@ -43,39 +44,31 @@ class RawRecord(NamedTuple):
     has_value: bool
     body: bytes
     time_from: int
-    """Where in `body` the timestamp delta starts, and where it ends."""
+    """The timestamp delta is `body[time_from:time_to]`."""
     time_to: int
 
 
 def stamp(data: memoryview, at: int, header: BatchHeader, timestamp_ms: int) -> BatchHeader:
-    """Give the batch at `at` the log's time instead of its producer's, in the buffer itself."""
+    """Replace the producer's time of the batch at `at` by the log's time, in place."""
     attributes = header.attributes | LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(data, at + _ATTRIBUTES_AT, attributes)
     _MAX_TIMESTAMP.pack_into(data, at + _MAX_TIMESTAMP_AT, timestamp_ms)
-    crc = crc32c(data[at + _CRC_COVERS_FROM : at + header.size])
-    _CRC.pack_into(data, at + _CRC_AT, crc)
+    crc = crc32c(data[at + CRC_COVERS_FROM : at + header.size])
+    CRC.pack_into(data, at + CRC_AT, crc)
     return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
 
 
 def recompress(data: Buffer, at: int, header: BatchHeader, compression: Compression) -> tuple[BatchHeader, bytes]:
-    """The batch at `at`, whose checksum holds, with its records compressed in another way."""
+    """Return the batch at `at`, whose checksum is valid, with its records compressed by another codec."""
     body = decompress(header.compression, memoryview(data)[at + HEADER_BYTES : at + header.size])
-    content = compress(compression, bytes(body))
-    fresh = header._replace(
-        length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(content),
-        attributes=header.attributes & ~COMPRESSION_MASK | compression,
-        crc=0,
-    )
-    head = bytearray(HEADER.pack(*fresh))
-    crc = crc32c(content, crc32c(head[_CRC_COVERS_FROM:]))
-    _CRC.pack_into(head, _CRC_AT, crc)
-    return fresh._replace(crc=crc), bytes(head) + content
+    attributes = header.attributes & ~COMPRESSION_MASK | compression
+    return _with_content(header._replace(attributes=attributes), compress(compression, bytes(body)))
 
 
 def all_have_keys(data: Buffer, at: int, header: BatchHeader) -> bool:
-    """Whether every record of the batch at `at` has a key; False also where one does not fit.
+    """Return whether every record of the batch at `at` has a key; False also if a record is malformed.
 
-    As `raw_records` would tell, several times as fast: nothing is copied, and only what leads to the key is read.
+    Several times as fast as `raw_records`: nothing is copied, and only the fields up to the key are read.
     """
     body = bytes(decompress(header.compression, memoryview(data)[at + HEADER_BYTES : at + header.size]))
     place, size = 0, len(body)
@@ -102,7 +95,7 @@ def all_have_keys(data: Buffer, at: int, header: BatchHeader) -> bool:
 
 
 def raw_records(data: Buffer, at: int, header: BatchHeader) -> Iterator[RawRecord]:
-    """The records of the batch at `at`, whose checksum holds; a CorruptError if they do not fit."""
+    """Yield the records of the batch at `at`, whose checksum is valid; raise CorruptError at a malformed one."""
     body = decompress(header.compression, memoryview(data)[at + HEADER_BYTES : at + header.size])
     log_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     place = 0
@@ -110,7 +103,7 @@ def raw_records(data: Buffer, at: int, header: BatchHeader) -> Iterator[RawRecor
         for _ in range(header.count):
             length, place = read_varint(body, place)
             if length < 0 or place + length > len(body):
-                raise ValueError(f"a record says {length} bytes, {len(body) - place} are left")
+                raise ValueError(f"a record has length {length}, but {len(body) - place} bytes are left")
             yield _raw_record(bytes(body[place : place + length]), header, log_time)
             place += length
     except (IndexError, ValueError) as error:
@@ -135,7 +128,10 @@ def _raw_record(body: bytes, header: BatchHeader, log_time: int | None) -> RawRe
 
 
 def rebuild(header: BatchHeader, records: Sequence[RawRecord], *, horizon_ms: int | None = None) -> bytes:
-    """The batch with only these of its records, compressed as it was; with a time for its tombstones to go."""
+    """Return the batch with only these records, compressed as before.
+
+    `horizon_ms` is the time from which its tombstones may be removed.
+    """
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon_ms is not None:
         shift = base_timestamp - horizon_ms
@@ -146,13 +142,19 @@ def rebuild(header: BatchHeader, records: Sequence[RawRecord], *, horizon_ms: in
     plain = b"".join(part for body in bodies for part in (write_varint(len(body)), body))
     content = compress(header.compression, plain) if records else b""
     newest = max((record.timestamp_ms for record in records), default=header.max_timestamp)
-    fresh = header._replace(
-        length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(content), crc=0, attributes=attributes,
-        base_timestamp=base_timestamp, max_timestamp=newest, count=len(records),
-    )  # fmt: skip
-    head = bytearray(HEADER.pack(*fresh))
-    _CRC.pack_into(head, _CRC_AT, crc32c(content, crc32c(head[_CRC_COVERS_FROM:])))
-    return bytes(head) + bytes(content)
+    changed = header._replace(
+        attributes=attributes, base_timestamp=base_timestamp, max_timestamp=newest, count=len(records)
+    )
+    return _with_content(changed, content)[1]
+
+
+def _with_content(header: BatchHeader, content: bytes) -> tuple[BatchHeader, bytes]:
+    """Return the batch with this content, which is compressed already; set its length and checksum."""
+    header = header._replace(length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(content), crc=0)
+    head = bytearray(HEADER.pack(*header))
+    crc = crc32c(content, crc32c(head[CRC_COVERS_FROM:]))
+    CRC.pack_into(head, CRC_AT, crc)
+    return header._replace(crc=crc), bytes(head) + content
 
 
 def _shifted(record: RawRecord, shift: int) -> bytes:

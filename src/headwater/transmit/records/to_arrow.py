@@ -1,8 +1,7 @@
-"""Record batches to Arrow columns, without touching a record in Python more than once.
+"""Decode record batches to Arrow columns with a single Python loop over records.
 
-A record's length has to be read to find the next one; that is the one loop. All other fields are decoded for
-all records at once with NumPy, and keys and values are gathered by Arrow from the bytes they arrived in.
-The columns are those of Spark's Kafka source.
+The loop reads each record's length, to find the next record. NumPy decodes all other fields for all records at
+once, and Arrow gathers keys and values from the received bytes. The columns are those of Spark's Kafka source.
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Where a variable-length field of each record starts, and its length; -1 for null."""
+    """Start and length of a variable-length field of each record; length -1 for null."""
 
     start: Ints
     length: Ints
@@ -48,7 +47,7 @@ class _Field:
 def to_arrow(
     data: Buffer, partition: TopicPartition, start: int, end: int, *, include_headers: bool = False
 ) -> pa.RecordBatch:
-    """Decode the records with offsets from `start` to before `end` out of batches that lie end to end."""
+    """Decode the records with offsets in [start, end) from consecutive batches."""
     batches = [(at, h) for at, h in walk(data) if h.next_offset > start and h.base_offset < end]
     batches = [(at, h) for at, h in batches if not h.is_control and h.count]
     schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
@@ -56,7 +55,7 @@ def to_arrow(
         return _empty(schema)
     body, headers = _bodies(data, batches)
     bytes_ = np.frombuffer(body, dtype=np.uint8)
-    offsets, timestamps, key, value = _fields(bytes_, _record_places(body, headers), headers)
+    offsets, timestamps, key, value = _fields(bytes_, _record_positions(body, headers), headers)
     low, high = np.searchsorted(offsets, [start, end])
     count = int(high - low)
     buffer = pa.py_buffer(body)
@@ -79,16 +78,16 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _bodies(data: Buffer, batches: Sequence[tuple[int, BatchHeader]]) -> tuple[bytes, list[BatchHeader]]:
-    """The records of all batches, decompressed, end to end."""
+    """Return the decompressed records of all batches, concatenated, and the headers."""
     view = memoryview(data)
     bodies = [decompress(h.compression, view[at + HEADER_BYTES : at + h.size]) for at, h in batches]
     return b"".join(bodies), [h for _, h in batches]
 
 
-def _record_places(body: bytes, headers: Sequence[BatchHeader]) -> Ints:
-    """Where each record starts, with its length; the only loop over records."""
-    places: list[int] = []
-    append = places.append
+def _record_positions(body: bytes, headers: Sequence[BatchHeader]) -> Ints:
+    """Return the position of each record, at its length; the only loop over records."""
+    positions: list[int] = []
+    append = positions.append
     at = 0
     try:
         for _ in range(sum(h.count for h in headers)):
@@ -106,60 +105,60 @@ def _record_places(body: bytes, headers: Sequence[BatchHeader]) -> Ints:
                         break
                     shift += 7
                     if shift > _SHIFT_MAX:
-                        raise IndexError("a varint longer than ten bytes")
+                        raise IndexError("a varint is longer than ten bytes")
             at += length >> 1
     except IndexError:
         at = -1
     if at != len(body):
         raise CorruptError(f"record batches at offset {headers[0].base_offset}: record lengths do not add up")
-    return np.array(places, dtype=np.int64)
+    return np.array(positions, dtype=np.int64)
 
 
-def _fields(body: Bytes, places: Ints, headers: Sequence[BatchHeader]) -> tuple[Ints, Ints, _Field, _Field]:
-    """Offsets, timestamps in milliseconds, and where keys and values are."""
+def _fields(body: Bytes, positions: Ints, headers: Sequence[BatchHeader]) -> tuple[Ints, Ints, _Field, _Field]:
+    """Return offsets, timestamps in milliseconds, and the positions of keys and values."""
     counts = [h.count for h in headers]
-    ends = np.append(places[1:], len(body))
+    ends = np.append(positions[1:], len(body))
     try:
-        length, at = _varints(body, places)
+        length, at = _varints(body, positions)
         timestamp_delta, at = _varints(body, at + 1)
         offset_delta, at = _varints(body, at)
         key = _field(body, at, ends)
         value = _field(body, key.start + np.maximum(key.length, 0), ends)
     except IndexError as error:
-        raise CorruptError(f"record batches at offset {headers[0].base_offset}: a record is cut") from error
+        raise CorruptError(f"record batches at offset {headers[0].base_offset}: a record is truncated") from error
     offsets = np.repeat(np.array([h.base_offset for h in headers], dtype=np.int64), counts) + offset_delta
     base_times = np.repeat(np.array([h.base_timestamp for h in headers], dtype=np.int64), counts)
     log_times = np.repeat(np.array([h.max_timestamp for h in headers], dtype=np.int64), counts)
     timestamps = np.where(_timestamp_types(headers) == 1, log_times, base_times + timestamp_delta)
     if np.any(length < 0) or np.any(offsets[1:] <= offsets[:-1]):
-        raise CorruptError(f"record batches at offset {headers[0].base_offset}: records do not follow each other")
+        raise CorruptError(f"record batches at offset {headers[0].base_offset}: offsets or lengths are invalid")
     return offsets, timestamps, key, value
 
 
 def _field(body: Bytes, at: Ints, ends: Ints) -> _Field:
-    """The field whose length stands at each place; something of the record comes behind it."""
+    """Return the fields whose lengths are at these positions; none of them is the last of its record."""
     length, start = _varints(body, at)
     if np.any(np.maximum(length, 0) >= ends - start):
-        raise IndexError("a field reaches beyond its record")
+        raise IndexError("a field extends beyond its record")
     return _Field(start, length)
 
 
 def _varints(body: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """Read a zigzag varint at each place; return the values and the places behind them."""
+    """Read a zigzag varint at each position; return the values and the positions after them."""
     first = body[at].astype(np.int64)
     values = first & 0x7F
-    behind = at + 1
+    after = at + 1
     longer = np.nonzero(first & 0x80)[0]
     shift = 7
     while longer.size:
-        more = body[behind[longer]].astype(np.int64)
+        more = body[after[longer]].astype(np.int64)
         values[longer] |= (more & 0x7F) << shift
-        behind[longer] += 1
+        after[longer] += 1
         longer = longer[more >= 0x80]
         shift += 7
         if shift > _SHIFT_MAX and longer.size:
-            raise IndexError("a varint longer than ten bytes")
-    return (values >> 1) ^ -(values & 1), behind
+            raise IndexError("a varint is longer than ten bytes")
+    return (values >> 1) ^ -(values & 1), after
 
 
 def _timestamp_types(headers: Sequence[BatchHeader]) -> npt.NDArray[np.int32]:
@@ -170,8 +169,8 @@ def _timestamp_types(headers: Sequence[BatchHeader]) -> npt.NDArray[np.int32]:
 def _gather(body: pa.Buffer, field: _Field, low: int, high: int) -> pa.Array:
     """Collect a field of all records into one Arrow column.
 
-    Field starts and ends, taken in turn, are the offsets of a binary array over the whole body in which every
-    second value is the field and the ones between are what stands between; Arrow then takes the former.
+    Field starts and ends, alternating, are the offsets of a binary array over the whole body. Every second value
+    of that array is a field, the others are the bytes between fields; Arrow takes the former.
     """
     starts, lengths = field.start[low:high], field.length[low:high]
     count = len(starts)
@@ -181,12 +180,12 @@ def _gather(body: pa.Buffer, field: _Field, low: int, high: int) -> pa.Array:
     bounds[0::2] = starts
     bounds[1::2] = starts + np.maximum(lengths, 0)
     everything = pa.BinaryArray.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), body])
-    wanted = pa.array(np.arange(count, dtype=np.int64) * 2, mask=lengths < 0)
-    return everything.take(wanted)
+    indexes = pa.array(np.arange(count, dtype=np.int64) * 2, mask=lengths < 0)
+    return everything.take(indexes)
 
 
 def _headers(data: Buffer, batches: Sequence[tuple[int, BatchHeader]], start: int, end: int) -> pa.Array:
-    """Record headers, one by one: few ask for them."""
+    """Decode record headers one by one; they are rarely requested."""
     rows = [
         [{"key": name, "value": value} for name, value in record.headers]
         for at, _ in batches

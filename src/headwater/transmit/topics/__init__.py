@@ -1,6 +1,7 @@
 """Topics and partitions while the broker runs: append, read, and the metadata they need.
 
-topics              the topics of a broker, and their partitions
+topics              create, configure and delete topics; append to their partitions
+partition           one partition: its log, its producers, and the tasks that wait for it
 catalog             topics, committed offsets and quotas on disk
 producers           sequence numbers, epochs and open transactions of a partition
 admission           apply a topic's configs to a batch before it is written

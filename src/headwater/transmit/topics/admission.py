@@ -1,4 +1,4 @@
-"""What a topic's configs ask of record batches before they are written. Pure: the batches are changed in place."""
+"""Apply a topic's configs to record batches before they are written. Pure: batches are changed in place."""
 
 from headwater.errors import InvalidError
 from headwater.record import TopicPartition
@@ -8,11 +8,11 @@ from headwater.transmit.records.rewrite import all_have_keys, raw_records, recom
 
 
 class TooLarge(InvalidError):
-    """A record batch above the topic's max.message.bytes."""
+    """A record batch is larger than the topic's max.message.bytes."""
 
 
 class RejectedRecords(InvalidError):
-    """Records of a batch that do not fit the topic, so that none of it is taken; `places` says which they are."""
+    """A batch is rejected because of the records at `places`, their positions in the batch."""
 
     def __init__(self, message: str, places: tuple[int, ...], reason: str) -> None:
         super().__init__(message)
@@ -23,11 +23,11 @@ class RejectedRecords(InvalidError):
 def admit(
     name: TopicPartition, records: memoryview, headers: list[BatchHeader], config: TopicConfig, now_ms: int
 ) -> list[BatchHeader]:
-    """Check checked batches against the topic's configs and give them the log's time where it asks for that."""
+    """Check valid batches against the topic's configs, and set the log's time if it uses LogAppendTime."""
     for header in headers:
         if header.size > config.max_message_bytes:
             raise TooLarge(
-                f"cannot append to {name}: a record batch of {header.size} bytes, "
+                f"cannot append to {name}: a record batch has {header.size} bytes, "
                 f"max.message.bytes is {config.max_message_bytes}"
             )
     if config.compact:
@@ -42,29 +42,29 @@ def admit(
     return stamped
 
 
-def stored_as(
+def recompress_batches(
     name: TopicPartition, records: memoryview, headers: list[BatchHeader], config: TopicConfig
 ) -> tuple[memoryview, list[BatchHeader]]:
-    """Compress admitted batches as the topic's compression.type says; the same ones, if they are so already."""
-    wanted = config.compression
-    if wanted is None or all(header.compression is wanted for header in headers):
+    """Compress admitted batches by the topic's compression.type; those that already are stay unchanged."""
+    compression = config.compression
+    if compression is None or all(header.compression is compression for header in headers):
         return records, headers
-    parts, fresh, at = [], [], 0
+    parts, new_headers, at = [], [], 0
     for header in headers:
-        if header.compression is wanted:
+        if header.compression is compression:
             parts.append(bytes(records[at : at + header.size]))
-            fresh.append(header)
+            new_headers.append(header)
         else:
-            changed, part = recompress(records, at, header, wanted)
+            changed, part = recompress(records, at, header, compression)
             if changed.size > config.max_message_bytes:
                 raise TooLarge(
                     f"cannot append to {name}: a record batch of {header.size} bytes has {changed.size} with "
-                    f"compression.type={wanted.name.lower()}, max.message.bytes is {config.max_message_bytes}"
+                    f"compression.type={compression.name.lower()}, max.message.bytes is {config.max_message_bytes}"
                 )
             parts.append(part)
-            fresh.append(changed)
+            new_headers.append(changed)
         at += header.size
-    return memoryview(bytearray(b"".join(parts))), fresh
+    return memoryview(bytearray(b"".join(parts))), new_headers
 
 
 def _check_keys(name: TopicPartition, records: memoryview, headers: list[BatchHeader]) -> None:

@@ -1,23 +1,22 @@
-"""What the broker must remember besides records: topics, committed offsets, quotas, the next producer id.
+"""The broker's catalog: topics, committed offsets, configs, quotas and the next producer id.
 
-One SQLite file, `meta.db`, in the broker's directory. Topics and producer ids are on the disk before they are
-answered. Committed offsets survive a crash of the process at once, and a crash of the machine up to the last
-second or so: a group that falls back reads some records again, which its offsets have always allowed for.
+Tables in the SQLite file `meta.db` in the broker's directory. Changes of topics and producer ids are on disk
+before the request is answered. Committed offsets survive a crash of the process at once, and a power failure after
+about a second: a group may then read some records again, as at-least-once delivery allows.
 
 Used from the broker's thread only.
 """
 
 import json
 import re
-import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headwater.errors import CorruptError, InvalidError, UnavailableError
+from headwater.errors import InvalidError
 from headwater.record import TopicPartition
+from headwater.transmit.metadb import connect, writing
 
 TOPIC_NAME_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -37,7 +36,7 @@ create table if not exists counters (name text primary key, value integer not nu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEntry:
-    """A topic as the catalog keeps it; `configs` are those that were set, not the defaults."""
+    """A topic in the catalog; `configs` are the values set on it, without defaults."""
 
     name: str
     id: uuid.UUID
@@ -47,7 +46,7 @@ class TopicEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """How far a group has come in a partition, with the note its client left there."""
+    """A group's committed offset of a partition, with the client's metadata."""
 
     offset: int
     leader_epoch: int
@@ -55,14 +54,13 @@ class CommittedOffset:
 
 
 class Catalog:
-    """The broker's memory, at `path`."""
+    """The catalog in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
-        self._durable = connect(path, synchronous="full")
-        self._durable.executescript(_SCHEMA)
-        self._quick = connect(path, synchronous="normal")
+        self._durable = connect(path, _SCHEMA, synchronous="full")
+        self._quick = connect(path, _SCHEMA, synchronous="normal")
         self._topics = {entry.name: entry for entry in self._read_topics()}
-        self._names: dict[uuid.UUID, str] = {}  # as they were found last; a topic may be gone since
+        self._names: dict[uuid.UUID, str] = {}  # a cache; the topics may have been deleted since
 
     # -- topics -----------------------------------------------------------------------------------------------
 
@@ -79,7 +77,7 @@ class Catalog:
         return None if name is None else self._topics[name]
 
     def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> TopicEntry:
-        """Remember a new topic."""
+        """Add a new topic."""
         entry = TopicEntry(name=name, id=uuid.uuid4(), partitions=partitions, configs=configs)
         with writing(self._durable) as db:
             db.execute(
@@ -104,7 +102,7 @@ class Catalog:
         return self._topics[name]
 
     def delete_topic(self, name: str) -> None:
-        """Forget a topic and what groups have committed for it."""
+        """Delete a topic and its committed offsets."""
         with writing(self._durable) as db:
             db.execute("delete from topics where name = ?", (name,))
             db.execute("delete from offsets where topic = ?", (name,))
@@ -115,7 +113,7 @@ class Catalog:
     def commit_offsets(
         self, group: str, offsets: Iterable[tuple[TopicPartition, CommittedOffset]], *, now_ms: int
     ) -> None:
-        """Remember a group's offsets, all of them or none."""
+        """Store a group's offsets, all or none."""
         with writing(self._quick) as db:
             db.executemany(
                 "insert or replace into offsets values (?, ?, ?, ?, ?, ?, ?)",
@@ -126,7 +124,7 @@ class Catalog:
             )
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
-        """Everything a group has committed."""
+        """Return all committed offsets of a group."""
         found = self._quick.execute(
             "select topic, partition, offset, leader_epoch, metadata from offsets where group_id = ?",
             (group,),
@@ -137,29 +135,31 @@ class Catalog:
         }
 
     def groups(self) -> list[str]:
-        """The groups that have committed offsets."""
+        """Return the groups that have committed offsets."""
         return [name for (name,) in self._quick.execute("select distinct group_id from offsets order by 1")]
 
     def delete_group(self, group: str) -> None:
-        """Forget what a group has committed."""
-        self._quick.execute("delete from offsets where group_id = ?", (group,))
+        """Delete the committed offsets of a group."""
+        with writing(self._quick) as db:
+            db.execute("delete from offsets where group_id = ?", (group,))
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group has committed for some partitions."""
-        self._quick.executemany(
-            "delete from offsets where group_id = ? and topic = ? and partition = ?",
-            ((group, tp.topic, tp.partition) for tp in partitions),
-        )
+        """Delete the committed offsets of a group for some partitions."""
+        with writing(self._quick) as db:
+            db.executemany(
+                "delete from offsets where group_id = ? and topic = ? and partition = ?",
+                ((group, tp.topic, tp.partition) for tp in partitions),
+            )
 
-    # -- configs of what is no topic --------------------------------------------------------------------------
+    # -- configs of other resources ---------------------------------------------------------------------------
 
     def configs(self, kind: int) -> dict[str, dict[str, str]]:
-        """What is set on resources of a kind, by their names."""
+        """Return the configs set on resources of a kind, by resource name."""
         found = self._durable.execute("select name, configs from configs where kind = ? order by name", (kind,))
         return {name: json.loads(configs) for name, configs in found}
 
     def set_configs(self, kind: int, name: str, configs: dict[str, str]) -> None:
-        """Replace what is set on a resource."""
+        """Replace the configs set on a resource."""
         with writing(self._durable) as db:
             if configs:
                 row = (kind, name, json.dumps(configs))
@@ -170,7 +170,7 @@ class Catalog:
     # -- quotas -----------------------------------------------------------------------------------------------
 
     def quotas(self) -> dict[tuple[str | None, str | None], dict[str, float]]:
-        """The quotas of users and client ids."""
+        """Return the quotas of users and client ids."""
         found = {}
         for entity, values in self._durable.execute("select entity, quotas from quotas"):
             user, client_id = json.loads(entity)
@@ -190,11 +190,12 @@ class Catalog:
     # -- producer ids -----------------------------------------------------------------------------------------
 
     def next_producer_id(self) -> int:
-        """A number that no producer has had before."""
-        (value,) = self._durable.execute(
-            "insert into counters values ('producer_id', 1) "
-            "on conflict (name) do update set value = value + 1 returning value"
-        ).fetchone()
+        """Return a producer id that was never used before."""
+        with writing(self._durable) as db:
+            (value,) = db.execute(
+                "insert into counters values ('producer_id', 1) "
+                "on conflict (name) do update set value = value + 1 returning value"
+            ).fetchone()
         return int(value)
 
     def close(self) -> None:
@@ -210,34 +211,10 @@ class Catalog:
 
 
 def check_topic_name(name: str) -> None:
-    """Kafka's rules for names; an InvalidError that says which one is broken."""
+    """Raise InvalidError if a name violates Kafka's rules for topic names."""
     if not name or name in (".", ".."):
         raise InvalidError(f"topic name {name!r} is not allowed")
     if len(name) > TOPIC_NAME_MAX:
         raise InvalidError(f"topic name is {len(name)} characters long, at most {TOPIC_NAME_MAX} are allowed")
     if not _TOPIC_NAME.fullmatch(name):
-        raise InvalidError(f"topic name {name!r} may only have letters, digits, '.', '_' and '-'")
-
-
-def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
-    """Open the file for one kind of writing: `full` waits for the disk at each commit, `normal` does not."""
-    # The broker's thread is not the one that opens it: see embedded.Broker.
-    db = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
-    try:
-        db.execute("pragma journal_mode = wal")
-        db.execute(f"pragma synchronous = {synchronous}")
-    except sqlite3.DatabaseError as error:
-        db.close()
-        raise CorruptError(f"cannot open {str(path)!r}: {error}") from error
-    return db
-
-
-@contextmanager
-def writing(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """A transaction of all that is written meanwhile; an UnavailableError where the disk does not take it."""
-    try:
-        with db:
-            db.execute("begin immediate")
-            yield db
-    except sqlite3.OperationalError as error:
-        raise UnavailableError(f"the broker cannot note it: {error}") from error
+        raise InvalidError(f"topic name {name!r} may only contain letters, digits, '.', '_' and '-'")

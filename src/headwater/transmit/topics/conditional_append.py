@@ -1,16 +1,16 @@
-"""Conditional append: a record that is written only if nobody was faster (KAFKA-2260).
+"""Conditional append: write a record only if no other record was written in the meantime (KAFKA-2260).
 
-In a topic with `headwater.conditional.append=true` a record may carry a header that says what must still hold:
+In a topic with `headwater.conditional.append=true`, a record may have a header with a condition:
 
-    headwater.expected.offset    the partition ends at this offset: nothing was appended since it was read
-    headwater.expected.version   the last record with this record's key has this offset; -1 if there is none
+    headwater.expected.offset    the end offset of the partition: nothing was appended since it was read
+    headwater.expected.version   the offset of the last record with this record's key; -1 if there is none
 
-The header's value is the number as text. A batch in which one condition does not hold is refused whole, with
-error 55 (OPERATION_NOT_ATTEMPTED), which no client repeats. Conditions are about the log as it was before the
-batch. Other brokers and clients ignore the headers.
+The header's value is the number as text. If one condition of a batch is false, the whole batch is rejected with
+error 55 (OPERATION_NOT_ATTEMPTED), which clients do not retry. Conditions refer to the log before the batch. Other
+brokers and clients ignore the headers.
 
-The versions are kept in `versions.db` beside the segments. It is derived: what it has missed is read from the log,
-and if it knows more than the log (which a power failure may have shortened) it is made anew.
+The versions are stored in `versions.db` next to the segments. They are derived: missing ones are read from the
+log, and if the file is ahead of the log (which a power failure may have shortened), it is rebuilt.
 """
 
 import sqlite3
@@ -34,11 +34,11 @@ create table if not exists reached (one integer primary key check (one = 1), off
 
 
 class ExpectationFailed(ConflictError):
-    """Somebody was faster: read again, decide again, append again."""
+    """A condition is false, because another record was written: read, decide and append again."""
 
 
 class Expectations:
-    """Checks what arriving records expect of a partition's log, and remembers what it has to. Not thread-safe."""
+    """Checks the conditions of records for a partition, and keeps the versions of its keys. Not thread-safe."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
@@ -48,10 +48,10 @@ class Expectations:
         for segment in log.segments:
             if segment.next_offset > self._versions.reached:
                 for header, data in segment.batches_with_records(self._versions.reached):
-                    self._versions.note(decode_batch(data), header.next_offset)
+                    self._versions.add(decode_batch(data), header.next_offset)
 
     def check(self, data: Buffer, headers: Sequence[BatchHeader]) -> list[Record]:
-        """Raise ExpectationFailed unless all that the records expect still holds; return the records."""
+        """Raise ExpectationFailed unless all conditions of the records are true; return the records."""
         records = []
         at = 0
         for header in headers:
@@ -60,10 +60,10 @@ class Expectations:
         check_expectations(records, self._versions, self._log.end_offset)
         return records
 
-    def note(self, records: Sequence[Record], base_offset: int) -> None:
-        """Take in the records that were appended from an offset on."""
-        placed = [replace(record, offset=base_offset + n) for n, record in enumerate(records)]
-        self._versions.note(placed, base_offset + len(records))
+    def add(self, records: Sequence[Record], base_offset: int) -> None:
+        """Add the versions of records that were appended at an offset."""
+        appended = [replace(record, offset=base_offset + n) for n, record in enumerate(records)]
+        self._versions.add(appended, base_offset + len(records))
 
     def close(self) -> None:
         self._versions.close()
@@ -75,22 +75,22 @@ class KeyVersions:
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = off")  # derived: what is lost is read from the log again
+        self._db.execute("pragma synchronous = off")  # derived: lost versions are read from the log again
         self._db.executescript(_SCHEMA)
 
     @property
     def reached(self) -> int:
-        """The offset up to which the log has been taken in."""
+        """The offset up to which the versions include the log."""
         found = self._db.execute("select offset from reached").fetchone()
         return 0 if found is None else int(found[0])
 
     def version(self, key: bytes) -> int:
-        """The offset of the key's last record, NO_VERSION if it has none."""
+        """Return the offset of the key's last record; NO_VERSION if it has none."""
         found = self._db.execute("select offset from versions where key = ?", (key,)).fetchone()
         return NO_VERSION if found is None else int(found[0])
 
-    def note(self, records: Iterable[Record], reached: int) -> None:
-        """Take in records that were appended, up to before the offset `reached`."""
+    def add(self, records: Iterable[Record], reached: int) -> None:
+        """Add the versions of appended records, the last of which is before the offset `reached`."""
         with self._db:
             self._db.execute("begin")
             self._db.executemany(
@@ -100,7 +100,7 @@ class KeyVersions:
             self._db.execute("insert or replace into reached values (1, ?)", (reached,))
 
     def clear(self) -> None:
-        """Forget everything, to begin anew."""
+        """Delete all versions."""
         self._db.executescript("delete from versions; delete from reached;")
 
     def close(self) -> None:
@@ -108,20 +108,20 @@ class KeyVersions:
 
 
 def check_expectations(records: Sequence[Record], versions: KeyVersions, end_offset: int) -> None:
-    """Raise ExpectationFailed unless all that the records expect still holds."""
+    """Raise ExpectationFailed unless all conditions of the records are true."""
     for record in records:
         for name, value in record.headers:
             if name == EXPECTED_OFFSET:
                 _check("the end of the partition", _number(name, value), end_offset)
             elif name == EXPECTED_VERSION:
                 if record.key is None:
-                    raise InvalidError(f"a record with header {name} has no key whose version it could mean")
+                    raise InvalidError(f"a record with header {name} has no key, so it has no version to compare")
                 _check(f"the version of key {record.key!r}", _number(name, value), versions.version(record.key))
 
 
 def _check(what: str, expected: int, found: int) -> None:
     if expected != found:
-        raise ExpectationFailed(f"{what} is {found}, expected {expected}; read again, then decide again")
+        raise ExpectationFailed(f"{what} is {found}, expected {expected}; read again and decide again")
 
 
 def _number(name: str, value: bytes | None) -> int:

@@ -1,8 +1,8 @@
-"""Group commit: one wait for the disk serves every producer that is waiting at that moment.
+"""Group commit: one disk sync serves all producers that wait for it.
 
-A log with new records is queued; a few threads take all queued logs, sync each, and tell the broker's loop how far
-each one has come. While they sync, the next ones gather. So the disk is always busy and never asked more often
-than it can answer. Several threads, because a file system writes its journal once for those who wait together.
+Logs with new records are queued. A few threads take all queued logs, sync each, and report the offsets reached to
+the broker's loop. Meanwhile the next logs are queued, so the disk is always busy and gets no more syncs than it
+can do. There are several threads because a file system writes its journal once for all concurrent syncs.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from headwater.transmit.log.partition import PartitionLog
 
 
 class Durability(StrEnum):
-    """When an appended record counts as safe."""
+    """The point at which an appended record counts as durable."""
 
     FSYNC = "fsync"
-    """Before it is acknowledged: it survives the loss of power."""
+    """It is synced before it is acknowledged, and survives a power failure."""
     INTERVAL = "interval"
-    """Within INTERVAL_S: it survives the death of the process at once, the loss of power a moment later."""
+    """It is synced within INTERVAL_S: it survives a crash of the process at once, and a power failure then."""
     NEVER = "never"
-    """When the operating system likes, as in Kafka by default."""
+    """The operating system decides when to write it, as in Kafka by default."""
 
 
 INTERVAL_S = 1.0
@@ -32,25 +32,25 @@ OnSynced = Callable[[PartitionLog, int | OSError], None]
 
 
 class GroupCommit:
-    """Syncs logs in threads of its own; `on_synced` is called in the loop with what was reached."""
+    """Syncs logs in its own threads; `on_synced` is called in the loop with the offset reached, or the error."""
 
     def __init__(self, on_synced: OnSynced) -> None:
         self.syncs = 0
         self.seconds = 0.0
-        """Spent waiting for the disk so far."""
+        """Total time spent on syncs."""
         self._on_synced = on_synced
         self._waiting: set[PartitionLog] = set()
         self._running: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="headwater-sync")
 
     def request(self, log: PartitionLog) -> None:
-        """Have the log synced soon."""
+        """Queue a log for the next sync."""
         self._waiting.add(log)
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def drain(self) -> None:
-        """Wait until everything requested so far is on the disk."""
+        """Wait until all requested syncs are done."""
         if self._running is not None:
             await self._running
 
@@ -61,13 +61,13 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         while self._waiting:
             logs, self._waiting = list(self._waiting), set()
-            began = loop.time()
+            started = loop.time()
             shares = [logs[number::THREADS] for number in range(min(THREADS, len(logs)))]
             found = await asyncio.gather(
                 *(loop.run_in_executor(self._threads, _sync_all, share) for share in shares)
             )
             self.syncs += len(logs)
-            self.seconds += loop.time() - began
+            self.seconds += loop.time() - started
             for results in found:
                 for log, reached in results:
                     self._on_synced(log, reached)

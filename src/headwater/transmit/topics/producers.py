@@ -1,14 +1,14 @@
-"""The producers of a partition: a batch that was sent twice is written once, and transactions have their ends.
+"""The producers of a partition: deduplicate retried batches, and track transactions.
 
-A producer numbers its records a partition, from 0 on. A batch is new if it starts with the next number, known
-if it is one of the last few that were written (then the answer is the offset it got), and otherwise refused.
-A transaction is open in the partition from the first of its batches up to the marker that ends it; readers that
-want only what is committed read up to the oldest open one (the last stable offset) and leave out the ranges
-that ended in an abort.
+A producer numbers its records per partition, from 0 on. A batch is new if it starts with the next number, a
+duplicate if it is one of the last few that were written (then its offset is returned), and otherwise rejected. A
+transaction is open in the partition from its first batch up to the marker that ends it. Readers of committed
+records read up to the oldest open transaction (the last stable offset) and skip aborted ranges.
 
-A batch is known again only until its transaction has ended: who ends one waits for no answer any more. Batches
-that librdkafka gives up for an abort leave no gap in its numbers, though the log may have them (and was killed
-before it could say so). Then their numbers come once more, with other records, which must not be taken for known.
+A batch is deduplicated only within its transaction: a client that ends a transaction waits for no more responses.
+When librdkafka aborts, it discards batches without leaving a gap in its sequence numbers. The log may already have
+such a batch, if the broker was killed before it could respond. The numbers are then used again for other records,
+which must not be mistaken for duplicates.
 https://cwiki.apache.org/confluence/display/KAFKA/KIP-98
 """
 
@@ -24,7 +24,7 @@ from headwater.transmit.records.batch import BatchHeader
 from headwater.transmit.records.control import Marker
 
 BATCHES_KEPT = 5
-"""What a client may have in flight with idempotence on, so no older batch can come again."""
+"""Maximum number of requests in flight of an idempotent producer, so no older batch can be retried."""
 
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER = -1
@@ -33,9 +33,9 @@ NO_TIME = -1
 
 
 class Refusal(Enum):
-    """Why a batch cannot be taken."""
+    """Reasons to reject a batch."""
 
-    OUT_OF_ORDER = "a batch before this one is missing"
+    OUT_OF_ORDER = "an earlier batch is missing"
     STALE_EPOCH = "a newer producer has taken over"
     IN_TRANSACTION = "its transaction is open, and the batch is not part of it"
     NOT_IN_TRANSACTION = "the batch belongs to a transaction, but the request does not"
@@ -49,20 +49,27 @@ class Aborted(NamedTuple):
     last_offset: int
 
 
+def is_in_aborted(header: BatchHeader, aborted: Iterable[Aborted]) -> bool:
+    """Return whether a batch belongs to one of these aborted transactions, so that its records do not count."""
+    return header.is_transactional and any(
+        each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+        for each in aborted
+    )
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int
     written: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
-    """First and last sequence number and base offset of the last batches; of one whose transaction has ended, no
-    offset."""
+    """First and last sequence number and base offset of the last batches; NO_OFFSET once its transaction ended."""
     last_ms: int = NO_TIME
-    """When it last wrote, by our clock; unknown after a scan, then it is taken as of the next look."""
+    """Time of its last write, by the broker's clock; unknown after a scan, and then set by the next `expire`."""
     coordinator_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerInfo:
-    """A producer as it is shown to those who ask."""
+    """The state of a producer, as reported by DescribeProducers."""
 
     producer_id: int
     epoch: int
@@ -77,8 +84,8 @@ class ProducerStates:
 
     def __init__(self, written: Iterable[BatchHeader] = ()) -> None:
         self._producers: dict[int, _Producer] = {}
-        self._open: dict[int, int] = {}  # first offsets, in growing order
-        self._ending: list[tuple[int, int]] = []  # first offset and marker, where the marker is not yet durable
+        self._open: dict[int, int] = {}  # first offsets, ascending
+        self._ending: list[tuple[int, int]] = []  # first offset and marker, while the marker is not durable
         self._aborted: list[Aborted] = []  # in the order of their markers
         for header in written:
             self.note(header, header.base_offset)
@@ -86,7 +93,7 @@ class ProducerStates:
     # -- sequence numbers -------------------------------------------------------------------------------------
 
     def check(self, header: BatchHeader) -> int | Refusal | None:
-        """None if the batch is new, its offset if it was written before, else the reason to refuse it."""
+        """Return None if the batch is new, its offset if it is a duplicate, else the reason to reject it."""
         if header.producer_id == NO_PRODUCER:
             return None
         known = self._producers.get(header.producer_id)
@@ -103,7 +110,7 @@ class ProducerStates:
         return None if header.base_sequence == expected else Refusal.OUT_OF_ORDER
 
     def note(self, header: BatchHeader, base_offset: int, now_ms: int = NO_TIME) -> None:
-        """Remember a batch of records that was written."""
+        """Record that a batch was written."""
         if header.producer_id == NO_PRODUCER or header.is_control:
             return
         known = self._producers.get(header.producer_id)
@@ -115,7 +122,7 @@ class ProducerStates:
             self._open.setdefault(header.producer_id, base_offset)
 
     def expire(self, now_ms: int, after_ms: int) -> None:
-        """Forget producers that have written nothing for so long, unless a transaction of theirs is open."""
+        """Remove producers that have written nothing for `after_ms` and have no open transaction."""
         for producer_id, known in list(self._producers.items()):
             if known.last_ms == NO_TIME:
                 known.last_ms = now_ms
@@ -123,7 +130,7 @@ class ProducerStates:
                 del self._producers[producer_id]
 
     def infos(self) -> Iterator[ProducerInfo]:
-        """The producers that are known now."""
+        """Yield the states of all producers."""
         for producer_id, known in self._producers.items():
             yield ProducerInfo(
                 producer_id=producer_id,
@@ -137,15 +144,15 @@ class ProducerStates:
     # -- transactions -----------------------------------------------------------------------------------------
 
     def is_stale(self, marker: Marker) -> bool:
-        """Whether a marker comes from before the producer's epoch."""
+        """Return whether a marker has an older epoch than its producer."""
         known = self._producers.get(marker.producer_id)
         return known is not None and marker.producer_epoch < known.epoch
 
     def note_marker(self, marker: Marker, offset: int, now_ms: int = NO_TIME) -> None:
-        """Remember that a producer's transaction has ended at `offset`."""
+        """Record that a producer's transaction ended at `offset`."""
         known = self._producers.get(marker.producer_id)
         if known is None or known.epoch < marker.producer_epoch:
-            # Kept even if it has written nothing here: older epochs must not write from now on.
+            # Added even if it has written nothing here, because older epochs must not write any more.
             known = self._producers[marker.producer_id] = _Producer(marker.producer_epoch)
         known.last_ms = now_ms
         known.coordinator_epoch = marker.coordinator_epoch
@@ -161,12 +168,12 @@ class ProducerStates:
             self._aborted.append(Aborted(marker.producer_id, first, offset))
 
     def settle(self, high_watermark: int) -> None:
-        """Take note that everything before the high watermark is durable, markers too."""
+        """Drop ended transactions whose marker is before the high watermark, and so durable."""
         if self._ending:
             self._ending = [(first, marker) for first, marker in self._ending if marker >= high_watermark]
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Where the oldest transaction starts that is open, or whose end is not yet durable."""
+        """Return the first offset of the oldest transaction that is open or whose end is not durable."""
         self.settle(high_watermark)
         if not self._open and not self._ending:
             return high_watermark
@@ -174,18 +181,18 @@ class ProducerStates:
         return min([high_watermark, oldest_open, *(first for first, _ in self._ending)])
 
     def aborted(self, start: int, end: int) -> list[Aborted]:
-        """Aborted transactions with records or marker between two offsets, sorted by where they start."""
+        """Return aborted transactions with records or markers in [start, end), sorted by their first offset."""
         from_here = bisect_left(self._aborted, start, key=lambda a: a.last_offset)
         return sorted((a for a in self._aborted[from_here:] if a.first_offset < end), key=lambda a: a.first_offset)
 
     def forget_aborted(self, before: int) -> None:
-        """Forget aborted transactions of which no record is left in the log."""
+        """Remove aborted transactions of which no record is left in the log."""
         del self._aborted[: bisect_left(self._aborted, before, key=lambda a: a.last_offset)]
 
     # -- snapshots --------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
-        """Everything there is to remember."""
+        """Serialize the states for a snapshot."""
         producers = [
             (producer_id, p.epoch, list(p.written), p.last_ms, p.coordinator_epoch)
             for producer_id, p in self._producers.items()
@@ -196,7 +203,7 @@ class ProducerStates:
 
     @classmethod
     def load(cls, dumped: bytes) -> "ProducerStates":
-        """What `dump` gave."""
+        """Return the states serialized by `dump`."""
         states = cls()
         found = json.loads(dumped)
         for producer_id, epoch, written, last_ms, coordinator_epoch in found["producers"]:
@@ -208,7 +215,7 @@ class ProducerStates:
 
 
 def _last_sequence(header: BatchHeader) -> int:
-    # By the offsets and not the count: compaction takes records out of a batch and leaves it its place.
+    # By the offsets, not the count: compaction removes records from a batch, but keeps its offsets.
     return (header.base_sequence + header.last_offset_delta) % (SEQUENCE_MAX + 1)
 
 

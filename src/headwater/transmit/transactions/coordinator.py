@@ -1,8 +1,8 @@
-"""The coordinator of transactions: states from `transactions`, kept in `ledger`, carried out in the partitions.
+"""The transaction coordinator: state changes from `transaction`, stored in `store`, completed in the partitions.
 
-A decision is on the disk before anything follows from it. The markers are then written by a task of its own; one
-that could not be written (the process was killed, a disk failed) is tried again at the start and at every tick.
-Belongs to the broker's loop.
+A decision is on disk before its markers are written, which is done in a separate task. Markers that could not be
+written (the process was killed, a disk failed) are retried at the start and at every tick. Runs in the broker's
+loop.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ from headwater.errors import HeadwaterError
 from headwater.record import TopicPartition
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import CommittedOffset
-from headwater.transmit.topics.topics import RefusedBatch, Topics
+from headwater.transmit.topics.partition import RefusedBatch
+from headwater.transmit.topics.topics import Topics
 from headwater.transmit.transactions import transaction as transactions
 from headwater.transmit.transactions.store import TransactionStore
 from headwater.transmit.transactions.transaction import (
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """Bounds on transactions; Kafka's names and defaults."""
+    """Limits of transactions, with Kafka's names and defaults."""
 
     timeout_ms_max: int = 15 * 60_000
     """transaction.max.timeout.ms"""
@@ -43,14 +44,14 @@ class Coordinator:
     """All transactional ids of the broker."""
 
     def __init__(
-        self, ledger: TransactionStore, topics: Topics, settings: TransactionSettings, now_ms: Callable[[], int]
+        self, store: TransactionStore, topics: Topics, settings: TransactionSettings, now_ms: Callable[[], int]
     ) -> None:
         self.settings = settings
-        self._ledger = ledger
+        self._store = store
         self._topics = topics
         self._now_ms = now_ms
-        self._known = {transaction.id: transaction for transaction in ledger.transactions()}
-        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._known = {transaction.id: transaction for transaction in store.transactions()}
+        self._completing: dict[str, asyncio.Task[None]] = {}
 
     def get(self, transaction_id: str) -> Transaction | None:
         return self._known.get(transaction_id)
@@ -63,100 +64,100 @@ class Coordinator:
     def begin_producer(
         self, transaction_id: str, claim: ProducerClaim, timeout_ms: int, new_producer_id: Callable[[], int]
     ) -> Outcome:
-        """Give the id to a producer; while an older one's transaction is being aborted, CONCURRENT."""
+        """Give the id to a producer; return CONCURRENT while the previous producer's transaction is aborted."""
         known = self._known.get(transaction_id)
         outcome = transactions.begin_producer(
             known, transaction_id, claim, timeout_ms, self._now_ms(), new_producer_id
         )
-        outcome = self._keep(outcome)
+        outcome = self._save(outcome)
         if isinstance(outcome, Transaction) and outcome.is_decided:
-            self._carry_out(outcome)
+            self._complete(outcome)
             return TransactionError.CONCURRENT
         return outcome
 
     def add_partitions(
         self, transaction_id: str, claim: ProducerClaim, partitions: Iterable[TopicPartition]
     ) -> Outcome:
-        """Take partitions into the transaction."""
+        """Add partitions to the transaction."""
         known = self._known.get(transaction_id)
-        return self._keep(transactions.add(known, claim, self._now_ms(), partitions=partitions))
+        return self._save(transactions.add(known, claim, self._now_ms(), partitions=partitions))
 
     def add_group(self, transaction_id: str, claim: ProducerClaim, group: str) -> Outcome:
-        """Take a group's offsets into the transaction."""
+        """Add a group to the transaction, to commit its offsets."""
         known = self._known.get(transaction_id)
-        return self._keep(transactions.add(known, claim, self._now_ms(), groups=[group]))
+        return self._save(transactions.add(known, claim, self._now_ms(), groups=[group]))
 
     def check_write(
         self, transaction_id: str, claim: ProducerClaim, partition: TopicPartition
     ) -> TransactionError | None:
-        """Whether a producer may write to a partition within its transaction."""
+        """Return an error unless the producer may write to the partition in its transaction."""
         return transactions.check_write(self._known.get(transaction_id), claim, partition)
 
     def check_offsets(self, transaction_id: str, claim: ProducerClaim, group: str) -> TransactionError | None:
-        """Whether a producer may commit a group's offsets within its transaction."""
+        """Return an error unless the producer may commit the group's offsets in its transaction."""
         return transactions.check_offsets(self._known.get(transaction_id), claim, group)
 
     def add_offsets(
         self, transaction_id: str, group: str, offsets: Iterable[tuple[TopicPartition, CommittedOffset]]
     ) -> None:
-        """Keep a group's offsets until the transaction is decided."""
-        self._ledger.add_offsets(transaction_id, group, offsets)
+        """Store a group's offsets until the transaction is decided."""
+        self._store.add_offsets(transaction_id, group, offsets)
 
     def pending_offsets(self, group: str) -> set[TopicPartition]:
-        """Partitions whose committed offset may still change by a transaction that is not decided."""
+        """Return the partitions whose committed offset an undecided transaction may change."""
         has_any = any(
             group in known.groups for known in self._known.values() if known.state is TransactionState.ONGOING
         )
-        return self._ledger.pending(group) if has_any else set()
+        return self._store.pending(group) if has_any else set()
 
     async def end(self, transaction_id: str, claim: ProducerClaim, *, commit: bool) -> TransactionError | None:
-        """Decide a transaction and carry the decision out: readers see it when this returns."""
+        """Decide a transaction and complete it; the outcome is visible to readers when this returns."""
         known = self._known.get(transaction_id)
-        outcome = self._keep(transactions.end(known, claim, self._now_ms(), commit=commit))
+        outcome = self._save(transactions.end(known, claim, self._now_ms(), commit=commit))
         if isinstance(outcome, TransactionError):
             return outcome
         if outcome.is_decided:
-            await asyncio.shield(self._carry_out(outcome))
+            await asyncio.shield(self._complete(outcome))
         return None
 
-    # -- what happens by itself -------------------------------------------------------------------------------
+    # -- periodic work ----------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Carry out what is decided but not done, abort what has taken too long, forget what is not used."""
+        """Complete decided transactions, abort those that exceed their timeout, delete unused ids."""
         now_ms = self._now_ms()
         for known in list(self._known.values()):
-            late = transactions.time_out(known, now_ms)
-            if late is not None:
+            aborted = transactions.time_out(known, now_ms)
+            if aborted is not None:
                 logger.warning(
-                    "aborting transaction %r of producer %d: it was open for more than %d ms",
+                    "aborting transaction %r of producer %d: it exceeds its timeout of %d ms",
                     known.id, known.producer_id, known.timeout_ms,
                 )  # fmt: skip
-                self._keep(late)
-                self._carry_out(late)
+                self._save(aborted)
+                self._complete(aborted)
             elif known.is_decided:
-                self._carry_out(known)
+                self._complete(known)
             elif transactions.is_expired(known, now_ms, self.settings.id_expiration_ms):
-                self._ledger.forget(known.id)
+                self._store.delete(known.id)
                 del self._known[known.id]
 
     async def close(self) -> None:
-        """Finish what is being carried out, and close the file."""
-        await asyncio.gather(*self._ending.values())
-        self._ledger.close()
+        """Wait for transactions that are being completed, and close the store."""
+        await asyncio.gather(*self._completing.values())
+        self._store.close()
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _keep(self, outcome: Outcome) -> Outcome:
+    def _save(self, outcome: Outcome) -> Outcome:
         if isinstance(outcome, Transaction) and self._known.get(outcome.id) != outcome:
-            self._ledger.save(outcome)
+            self._store.save(outcome)
             self._known[outcome.id] = outcome
         return outcome
 
-    def _carry_out(self, decided: Transaction) -> "asyncio.Task[None]":
-        running = self._ending.get(decided.id)
+    def _complete(self, decided: Transaction) -> "asyncio.Task[None]":
+        running = self._completing.get(decided.id)
         if running is None:
-            running = self._ending[decided.id] = asyncio.create_task(self._write_markers(decided))
-            running.add_done_callback(lambda _: self._ending.pop(decided.id, None))
+            running = self._completing[decided.id] = asyncio.create_task(self._write_markers(decided))
+            running.add_done_callback(lambda _: self._completing.pop(decided.id, None))
         return running
 
     async def _write_markers(self, decided: Transaction) -> None:
@@ -167,12 +168,12 @@ class Coordinator:
                 partition = self._topics.partition(name.topic, name.partition)
                 if partition is None:
                     continue  # the topic was deleted meanwhile
-                with suppress(RefusedBatch):  # a newer epoch has written there: nothing of this one is open
+                with suppress(RefusedBatch):  # a newer epoch has written there, so this transaction is not open
                     appended = self._topics.append_marker(partition, marker, now_ms=self._now_ms())
                     written.append((partition, appended.next_offset))
             for partition, offset in written:
                 await partition.wait_durable(offset)
         except (OSError, HeadwaterError) as error:
-            logger.error("cannot end transaction %r yet, trying again: %s", decided.id, error)
+            logger.error("cannot complete transaction %r, retrying: %s", decided.id, error)
             return
-        self._keep(transactions.complete(decided, self._now_ms()))
+        self._save(transactions.complete(decided, self._now_ms()))

@@ -1,7 +1,7 @@
-"""Transactions on the disk, in the broker's `meta.db`: their states, and the offsets that wait for their ends.
+"""Transactions on disk, in the broker's `meta.db`: their states, and offsets to commit when they end.
 
-What is written here is on the disk when a call returns, but for the completion of a transaction: losing that
-only has its markers written once more. Used from the broker's thread only.
+Changes are on disk when a call returns, except for the completion of a transaction. If that is lost, the markers
+are written again. Used from the broker's thread only.
 """
 
 import json
@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headwater.record import TopicPartition
-from headwater.transmit.topics.catalog import CommittedOffset, connect, writing
+from headwater.transmit.metadb import connect, writing
+from headwater.transmit.topics.catalog import CommittedOffset
 from headwater.transmit.transactions.transaction import Transaction, TransactionState
 
 _SCHEMA = """
@@ -25,15 +26,14 @@ create table if not exists pending_offsets (
 
 
 class TransactionStore:
-    """Every transactional id, in the file at `path`."""
+    """The transactional ids in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
-        self._durable = connect(path, synchronous="full")
-        self._durable.executescript(_SCHEMA)
-        self._quick = connect(path, synchronous="normal")
+        self._durable = connect(path, _SCHEMA, synchronous="full")
+        self._quick = connect(path, _SCHEMA, synchronous="normal")
 
     def transactions(self) -> list[Transaction]:
-        """All that are known."""
+        """Return all transactions."""
         found = self._durable.execute(
             "select id, producer_id, epoch, last_epoch, timeout_ms, state, partitions, groups, started_ms, "
             "updated_ms from transactions"
@@ -56,11 +56,11 @@ class TransactionStore:
         ]  # fmt: skip
 
     def save(self, transaction: Transaction) -> None:
-        """Keep a transaction's state. A decision settles its offsets too: all of it happens, or nothing."""
-        quickly = not (
+        """Store a transaction's state; if it is decided, also commit or discard its offsets, atomically."""
+        is_complete = not (
             transaction.is_decided or transaction.state in (TransactionState.EMPTY, TransactionState.ONGOING)
         )
-        with writing(self._quick if quickly else self._durable) as db:
+        with writing(self._quick if is_complete else self._durable) as db:
             db.execute(
                 "insert or replace into transactions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -81,20 +81,21 @@ class TransactionStore:
                     "insert or replace into offsets (group_id, topic, partition, offset, leader_epoch, metadata, "
                     "committed_ms) select group_id, topic, partition, offset, leader_epoch, metadata, ? "
                     "from pending_offsets where transaction_id = ? "
-                    "and topic in (select name from topics)",  # it may have been deleted meanwhile
+                    "and topic in (select name from topics)",  # a topic may have been deleted meanwhile
                     (transaction.updated_ms, transaction.id),
                 )
             if transaction.is_decided:
                 db.execute("delete from pending_offsets where transaction_id = ?", (transaction.id,))
 
-    def forget(self, transaction_id: str) -> None:
-        """Forget a transactional id."""
-        self._quick.execute("delete from transactions where id = ?", (transaction_id,))
+    def delete(self, transaction_id: str) -> None:
+        """Delete a transactional id."""
+        with writing(self._quick) as db:
+            db.execute("delete from transactions where id = ?", (transaction_id,))
 
     def add_offsets(
         self, transaction_id: str, group: str, offsets: Iterable[tuple[TopicPartition, CommittedOffset]]
     ) -> None:
-        """Keep offsets that are committed with the transaction, or dropped with it."""
+        """Store offsets to commit when the transaction commits, or to discard when it aborts."""
         with writing(self._durable) as db:
             db.executemany(
                 "insert or replace into pending_offsets values (?, ?, ?, ?, ?, ?, ?)",
@@ -105,7 +106,7 @@ class TransactionStore:
             )
 
     def pending(self, group: str) -> set[TopicPartition]:
-        """Partitions for which a transaction that is not decided holds offsets of the group."""
+        """Return the partitions for which an undecided transaction has offsets of the group."""
         found = self._quick.execute("select topic, partition from pending_offsets where group_id = ?", (group,))
         return {TopicPartition(topic, partition) for topic, partition in found}
 

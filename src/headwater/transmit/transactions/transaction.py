@@ -1,12 +1,12 @@
-"""What a transaction goes through, as a function from one state to the next. Pure: time is handed in.
+"""The states of a transaction, and functions from one state to the next. Pure: the time is passed in.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing ...
 
-Reaching a Prepare state is the decision: once it is on the disk, what remains (markers in the partitions) is only
-work, and is done after a crash too. A transactional id has one producer at a time. Who comes later gets the next
-epoch, and everything that carries an older one is refused: the zombie is fenced.
-https://cwiki.apache.org/confluence/display/KAFKA/KIP-98, the first of its protocols ("TV1").
+A Prepare state is the decision: once it is on disk, the transaction is completed, also after a crash, by writing
+markers to its partitions. A transactional id has one producer at a time. A later producer gets the next epoch, and
+requests with an older epoch are rejected, which fences zombies.
+https://cwiki.apache.org/confluence/display/KAFKA/KIP-98, the first version of its protocol ("TV1").
 """
 
 from collections.abc import Callable, Iterable
@@ -16,12 +16,12 @@ from enum import Enum, StrEnum
 from headwater.record import TopicPartition
 
 EPOCH_MAX = 2**15 - 2
-"""One below the largest number that fits, so that the last producer of an id can still be fenced."""
+"""One below the largest int16, so that the last producer of an id can still be fenced."""
 NO_PRODUCER, NO_EPOCH = -1, -1
 
 
 class TransactionState(StrEnum):
-    """Where a transaction is; Kafka's names."""
+    """The state of a transaction, with Kafka's names."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -32,23 +32,23 @@ class TransactionState(StrEnum):
 
 
 class TransactionError(Enum):
-    """Why a request cannot be met."""
+    """Reasons to reject a request."""
 
     UNKNOWN_PRODUCER = "the transactional id belongs to another producer id"
     FENCED = "a newer producer has taken over"
-    CONCURRENT = "the transaction before is still being ended"
-    INVALID_STATE = "this cannot be done in the transaction's state"
+    CONCURRENT = "the previous transaction is still being completed"
+    INVALID_STATE = "not allowed in the transaction's current state"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What is known of a transactional id."""
+    """The state of a transactional id."""
 
     id: str
     producer_id: int
     epoch: int
     last_epoch: int = NO_EPOCH
-    """The epoch before, by which a repeated InitProducerId is recognised."""
+    """The previous epoch, by which a retried InitProducerId is recognised."""
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
@@ -59,7 +59,7 @@ class Transaction:
 
     @property
     def is_decided(self) -> bool:
-        """Whether its end is settled but not yet carried out."""
+        """Return whether it is decided but not completed."""
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -69,7 +69,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerClaim:
-    """The identity that a client says it has."""
+    """The producer id and epoch that a client claims to have."""
 
     producer_id: int = NO_PRODUCER
     epoch: int = NO_EPOCH
@@ -86,10 +86,10 @@ def begin_producer(
     now_ms: int,
     new_producer_id: Callable[[], int],
 ) -> Outcome:
-    """Give a transactional id to a producer: the next epoch, or where those are used up a new producer id.
+    """Give a transactional id to a producer: the next epoch, or a new producer id when the epochs are used up.
 
-    An ongoing transaction of the producer before is decided to abort first; the outcome is then that decision, and
-    the new producer asks again.
+    If the previous producer has an ongoing transaction, the outcome is the decision to abort it, and the new
+    producer has to retry.
     """
     if known is None:
         return Transaction(
@@ -101,12 +101,12 @@ def begin_producer(
         if claim.producer_id != known.producer_id:
             return TransactionError.FENCED
         if known.state is not TransactionState.ONGOING and claim.epoch == known.last_epoch:
-            return known  # the same request again: its answer was lost
+            return known  # a retry, because the response was lost
         if claim.epoch != known.epoch:
             return TransactionError.FENCED
     if known.state is TransactionState.ONGOING:
         return _fence(known, now_ms)
-    fresh = replace(
+    ready = replace(
         known,
         state=TransactionState.EMPTY,
         timeout_ms=timeout_ms,
@@ -115,12 +115,12 @@ def begin_producer(
         started_ms=-1,
     )
     if known.epoch >= EPOCH_MAX:
-        return replace(fresh, producer_id=new_producer_id(), epoch=0, last_epoch=NO_EPOCH)
-    return replace(fresh, epoch=known.epoch + 1)
+        return replace(ready, producer_id=new_producer_id(), epoch=0, last_epoch=NO_EPOCH)
+    return replace(ready, epoch=known.epoch + 1)
 
 
 def check_claim(known: Transaction | None, claim: ProducerClaim) -> TransactionError | None:
-    """Whether a client is the producer that its transactional id has now."""
+    """Return an error unless the client is the current producer of the transactional id."""
     if known is None or claim.producer_id != known.producer_id:
         return TransactionError.UNKNOWN_PRODUCER
     return None if claim.epoch == known.epoch else TransactionError.FENCED
@@ -129,7 +129,7 @@ def check_claim(known: Transaction | None, claim: ProducerClaim) -> TransactionE
 def check_write(
     known: Transaction | None, claim: ProducerClaim, partition: TopicPartition
 ) -> TransactionError | None:
-    """Whether a producer may write to a partition within its transaction."""
+    """Return an error unless the producer may write to the partition in its transaction."""
     error = check_claim(known, claim)
     if error is not None or known is None:
         return error
@@ -146,7 +146,7 @@ def add(
     partitions: Iterable[TopicPartition] = (),
     groups: Iterable[str] = (),
 ) -> Outcome:
-    """Take partitions or groups into the transaction; the first ones start it."""
+    """Add partitions or groups to the transaction; the first ones start it."""
     error = check_claim(known, claim)
     if error is not None or known is None:
         return error or TransactionError.UNKNOWN_PRODUCER
@@ -166,7 +166,7 @@ def add(
 
 
 def check_offsets(known: Transaction | None, claim: ProducerClaim, group: str) -> TransactionError | None:
-    """Whether a producer may commit a group's offsets within its transaction."""
+    """Return an error unless the producer may commit the group's offsets in its transaction."""
     error = check_claim(known, claim)
     if error is not None or known is None:
         return error
@@ -178,7 +178,7 @@ def check_offsets(known: Transaction | None, claim: ProducerClaim, group: str) -
 
 
 def end(known: Transaction | None, claim: ProducerClaim, now_ms: int, *, commit: bool) -> Outcome:
-    """Decide a transaction; deciding it again the same way changes nothing."""
+    """Decide a transaction; repeating the same decision changes nothing."""
     error = check_claim(known, claim)
     if error is not None or known is None:
         return error or TransactionError.UNKNOWN_PRODUCER
@@ -194,21 +194,21 @@ def end(known: Transaction | None, claim: ProducerClaim, now_ms: int, *, commit:
 
 
 def complete(known: Transaction, now_ms: int) -> Transaction:
-    """A decided transaction whose markers are all written."""
+    """Complete a decided transaction, whose markers are all written."""
     assert known.is_decided, f"{known.id} is {known.state}"
     state = TransactionState.COMPLETE_COMMIT if known.is_commit else TransactionState.COMPLETE_ABORT
     return replace(known, state=state, partitions=frozenset(), groups=frozenset(), updated_ms=now_ms)
 
 
 def time_out(known: Transaction, now_ms: int) -> Transaction | None:
-    """Decide to abort a transaction that has been open for too long, and fence its producer."""
+    """Decide to abort a transaction that exceeds its timeout, and fence its producer; None if it does not."""
     if known.state is not TransactionState.ONGOING or now_ms - known.started_ms < known.timeout_ms:
         return None
     return _fence(known, now_ms)
 
 
 def is_expired(known: Transaction, now_ms: int, after_ms: int) -> bool:
-    """Whether a transactional id has not been used for so long that it can be forgotten."""
+    """Return whether a transactional id has been unused for `after_ms` and can be deleted."""
     idle = known.state is not TransactionState.ONGOING and not known.is_decided
     return idle and now_ms - known.updated_ms >= after_ms
 

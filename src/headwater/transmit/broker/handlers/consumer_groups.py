@@ -9,7 +9,8 @@ from headwater.transmit.broker.group_messages import heartbeat_error, heartbeat_
 from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.permissions import ON_GROUP, as_bits
 from headwater.transmit.broker.request import RequestContext
-from headwater.transmit.groups.consumer import JOINS, Assignment, ConsumerError, ConsumerGroup, ConsumerHeartbeat
+from headwater.transmit.groups.consumer import JOINS, ConsumerError, ConsumerGroup, ConsumerHeartbeat
+from headwater.transmit.groups.heartbeats import Assignment
 from headwater.transmit.groups.settings import CONSUMER_HEARTBEAT_MS
 from headwater.transmit.groups.store import GroupKind
 from headwater.transmit.wire.codes import Code
@@ -109,7 +110,7 @@ def _member(node: Node, group: ConsumerGroup, member_id: str) -> Any:
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.subscription.names),
         subscribed_topic_regex=member.subscription.pattern or None,
-        assignment=assigned(shape.Assignment, member.has),
+        assignment=assigned(shape.Assignment, member.assigned),
         target_assignment=assigned(shape.TargetAssignment, group.target[member.id]),
         member_type=_CONSUMER_MEMBER,
     )

@@ -9,7 +9,7 @@ from headwater.transmit.broker.fetch_sessions import FIRST_EPOCH, FetchSession
 from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.log.partition import OffsetOutOfRange
-from headwater.transmit.topics.topics import Partition
+from headwater.transmit.topics.partition import Partition
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.fetch import (
     READ_COMMITTED,

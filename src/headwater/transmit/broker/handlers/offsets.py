@@ -10,7 +10,7 @@ from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.broker.retention_risk import deleted_soon
 from headwater.transmit.log.partition import LEADER_EPOCH
-from headwater.transmit.topics.topics import Partition
+from headwater.transmit.topics.partition import Partition
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.fetch import READ_COMMITTED
 from headwater.transmit.wire.list_offsets import DELETED_SOON

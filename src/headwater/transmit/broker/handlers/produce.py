@@ -11,8 +11,8 @@ from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.records.batch import walk
 from headwater.transmit.topics.admission import RejectedRecords
 from headwater.transmit.topics.conditional_append import ExpectationFailed
+from headwater.transmit.topics.partition import AppendResult, Partition
 from headwater.transmit.topics.producers import NO_TIME
-from headwater.transmit.topics.topics import AppendResult, Partition
 from headwater.transmit.transactions.transaction import ProducerClaim
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.produce import PartitionRecords, ProducedPartition, ProduceRequest, ProduceResponse

@@ -169,7 +169,7 @@ def _acquire(
         if left <= 0 or count <= 0:
             break
         try:
-            acquired = node.share_groups.lend(
+            acquired = node.share_groups.acquire(
                 request.group_id,
                 request.member_id,
                 partition,

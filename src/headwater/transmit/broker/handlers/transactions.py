@@ -26,7 +26,7 @@ from headwater.transmit.broker.offset_commits import check_committer, check_offs
 from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import CommittedOffset
-from headwater.transmit.topics.topics import RefusedBatch
+from headwater.transmit.topics.partition import RefusedBatch
 from headwater.transmit.transactions.transaction import (
     ProducerClaim,
     Transaction,

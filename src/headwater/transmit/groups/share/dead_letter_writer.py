@@ -1,7 +1,7 @@
-"""Writing dead letters: each range of records that was given up, until it is safely in its topic.
+"""Write the dead letters of records that a share group has given up, range by range.
 
-A letter that cannot be written (a full disk, a topic name that is not allowed) is tried again and again; the
-records stay where they are until then, so nothing is lost. Everything happens in the broker's loop.
+If a range cannot be written (full disk, invalid topic name), it is retried until it succeeds. The records stay in
+the ARCHIVING state until then, so nothing is lost. Everything runs in the broker's loop.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from headwater.transmit.records.dead_letters import (
     SHARE_PREFIX,
     TOPIC,
 )
-from headwater.transmit.topics.topics import Partition, Topics
+from headwater.transmit.topics.partition import Partition
+from headwater.transmit.topics.topics import Topics
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +40,12 @@ class GivenUpRange:
 
     group: str
     place: AssignedPartition
-    source: Partition
+    partition: Partition
     span: Span
 
 
 class DeadLetterWriter:
-    """Writes letters one after the other; `on_written` is called when one is as durable as promised."""
+    """Writes dead letters; `on_written` is called when those of a range are durable."""
 
     def __init__(
         self,
@@ -59,55 +60,56 @@ class DeadLetterWriter:
         self._on_written = on_written
         self._writing: set[asyncio.Task[None]] = set()
         self._waiting: list[GivenUpRange] = []
-        self._late: list[tuple[float, GivenUpRange]] = []
+        self._retries: list[tuple[float, GivenUpRange]] = []
+        """Ranges that could not be written, and the time of the next attempt."""
 
-    def post(self, letter: GivenUpRange) -> None:
-        """Have a letter written soon."""
-        self._waiting.append(letter)
+    def post(self, given_up: GivenUpRange) -> None:
+        """Start to write the dead letters of a range."""
+        self._waiting.append(given_up)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # the broker is being opened: it is written with the first tick
+            return  # the broker is starting; the first call of `retry` writes it
         self._start(loop)
 
     def retry(self, now: float) -> None:
-        """Write what could not be written before."""
-        self._waiting += [letter for at, letter in self._late if at <= now]
-        self._late = [item for item in self._late if item[0] > now]
+        """Retry ranges that could not be written."""
+        self._waiting += [given_up for at, given_up in self._retries if at <= now]
+        self._retries = [item for item in self._retries if item[0] > now]
         if self._waiting:
             self._start(asyncio.get_running_loop())
 
     async def close(self) -> None:
-        """Wait for letters that are being written."""
+        """Wait for dead letters that are being written."""
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting, self._waiting = self._waiting, []
-        for letter in waiting:
-            task = loop.create_task(self._write(letter))
+        for given_up in waiting:
+            task = loop.create_task(self._write(given_up))
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
 
-    async def _write(self, letter: GivenUpRange) -> None:
-        settings = self._settings(letter.group)
-        name, span = letter.source.name, letter.span
+    async def _write(self, given_up: GivenUpRange) -> None:
+        settings = self._settings(given_up.group)
+        name, span = given_up.partition.name, given_up.span
         if not settings.deadletter_topic:
-            self._on_written(letter)  # the group has thought better of it
+            self._on_written(given_up)  # the group's config was removed meanwhile
             return
         try:
-            records = _records_of(letter.source, span) if settings.copies_record else None
+            records = _records_of(given_up.partition, span) if settings.copies_record else None
             target = self._target(settings.deadletter_topic, name)
-            for batch in batches_of(dead_letters_of(letter.group, name, span, records, self._clock.now_ms())):
+            for batch in batches_of(dead_letters_of(given_up.group, name, span, records, self._clock.now_ms())):
                 appended = self._topics.append(target, memoryview(bytearray(encode_batch(batch))))
                 await target.wait_durable(appended.next_offset)
         except (HeadwaterError, OSError) as error:
             logger.error(
-                "cannot write dead letters of group %r for %s, offsets %d to %d, will try again: %s",
-                letter.group, name, span.first, span.last, error,
+                "cannot write dead letters of group %r for %s, offsets %d to %d, retrying: %s",
+                given_up.group, name, span.first, span.last, error,
             )  # fmt: skip
-            self._late.append((self._clock.monotonic() + RETRY_S, letter))
+            self._retries.append((self._clock.monotonic() + RETRY_S, given_up))
             return
-        self._on_written(letter)
+        self._on_written(given_up)
 
     def _target(self, topic: str, source: TopicPartition) -> Partition:
         entry = self._topics.entry(topic) or self._topics.create(topic, 1, {})
@@ -117,7 +119,7 @@ class DeadLetterWriter:
 
 
 def _records_of(partition: Partition, span: Span) -> dict[int, Record]:
-    """The records of a range, as far as the log still has them."""
+    """Return the records of a range that the log still has, by offset."""
     found: dict[int, Record] = {}
     at = max(span.first, partition.log.start_offset)
     while at <= span.last:
@@ -134,9 +136,9 @@ def _records_of(partition: Partition, span: Span) -> dict[int, Record]:
 def dead_letters_of(
     group: str, partition: TopicPartition, span: Span, records: Mapping[int, Record] | None, now_ms: int
 ) -> Iterator[Record]:
-    """The letters of a range; with the records themselves where they are given.
+    """Yield the dead letters of a range, with copies of the records if `records` is passed.
 
-    An offset without a record (compacted away, a transaction's marker) has no letter.
+    An offset without a record (removed by compaction, transaction marker) has no dead letter then.
     """
     for offset in range(span.first, span.last + 1):
         copied = records.get(offset) if records is not None else Record()
@@ -150,6 +152,6 @@ def dead_letters_of(
             (DELIVERY_COUNT, str(span.count).encode()),
             (MESSAGE, (span.reason.value if span.reason else "").encode()),
         ]
-        # A record that is itself a redriven letter keeps only the newest origin.
+        # A record that is itself a redriven dead letter keeps only its newest origin.
         own = [header for header in copied.headers if not header[0].startswith(SHARE_PREFIX)]
         yield Record(key=copied.key, value=copied.value, headers=(*own, *headers), timestamp_ms=now_ms)

@@ -1,8 +1,7 @@
-"""Who is in a share group, which partitions each member fetches from, and the sessions in which it does.
+"""The members of a share group, the partitions that each fetches from, and their share sessions.
 
-A member says that it is there by heartbeats and is told its partitions in return; several members may have the
-same one, because records are lent out one by one. No clock and no IO; every call is given the time. Not
-thread-safe.
+A member sends heartbeats and gets its partitions in the replies. Several members can have the same partition,
+because records are acquired one by one. No clock and no I/O: the time is passed to every call. Not thread-safe.
 """
 
 import uuid
@@ -11,16 +10,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headwater.record import TopicPartition
+from headwater.transmit.groups.heartbeats import NOTHING, Assignment, HeartbeatReply
 
 JOINS, LEAVES = 0, -1
-OPENS, CLOSES = 0, -1
-EPOCH_MAX = 2**31 - 1
+"""Member epochs of heartbeats."""
 
-Assignment = frozenset[TopicPartition]
+OPENS, CLOSES = 0, -1
+"""Session epochs of fetches and acknowledgements."""
+
+EPOCH_MAX = 2**31 - 1
 
 
 class MemberError(Enum):
-    """Why a member's heartbeat is refused; the handlers translate to Kafka's numbers."""
+    """Reasons to reject a member's heartbeat; the handlers map them to Kafka's error codes."""
 
     UNKNOWN_MEMBER = "unknown member"
     FENCED_EPOCH = "fenced member epoch"
@@ -30,7 +32,7 @@ class MemberError(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareHeartbeat:
-    """What a member says: it joins with epoch 0 and leaves with -1; topics that did not change may be None."""
+    """A member's heartbeat: epoch 0 to join, -1 to leave; `topics` may be None if they did not change."""
 
     member_id: str
     epoch: int
@@ -39,21 +41,12 @@ class ShareHeartbeat:
     client_host: str = ""
     rack: str | None = None
     connection: object = None
-    """Over which it says so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareReply:
-    """What it is told; the assignment only if it is news."""
-
-    member_id: str
-    epoch: int
-    assignment: Assignment | None = None
+    """The connection of the heartbeat."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ShareMember:
-    """A member as the group knows it."""
+    """One member of a share group."""
 
     id: str
     client_id: str
@@ -63,17 +56,18 @@ class ShareMember:
     last_seen: float
     epoch: int = 0
     previous_epoch: int = 0
-    assignment: Assignment = frozenset()
-    told: Assignment | None = None
+    assignment: Assignment = NOTHING
+    reported: Assignment | None = None
+    """The assignment of the last reply."""
     connection: object = None
-    """Over which it was last heard of."""
-    is_cut_off: bool = False
-    """That connection is gone."""
+    """The connection of its last heartbeat."""
+    is_disconnected: bool = False
+    """True if that connection was closed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ShareGroup:
-    """One share group; `partitions` in the calls below are those of every topic there is."""
+    """One share group; its methods take `partitions`, the number of partitions of every existing topic."""
 
     id: str
     epoch: int = 0
@@ -87,14 +81,14 @@ class ShareGroup:
 
     def heartbeat(
         self, request: ShareHeartbeat, partitions: Mapping[str, int], now: float, *, members_max: int
-    ) -> ShareReply | MemberError:
-        """Take a member in, keep it in, or let it go."""
+    ) -> HeartbeatReply | MemberError:
+        """Add, keep or remove a member."""
         member = self.members.get(request.member_id)
         if request.epoch == LEAVES:
             if member is None:
                 return MemberError.UNKNOWN_MEMBER
             self.remove([member.id], partitions)
-            return ShareReply(member_id=request.member_id, epoch=LEAVES)
+            return HeartbeatReply(member_id=request.member_id, epoch=LEAVES)
         if request.epoch == JOINS:
             if request.topics is None or not request.member_id:
                 return MemberError.INVALID_REQUEST
@@ -115,27 +109,27 @@ class ShareGroup:
             rack=request.rack,
             topics=request.topics or frozenset(),
             last_seen=now,
-            assignment=known.assignment if known else frozenset(),
+            assignment=known.assignment if known else NOTHING,
         )
         self.members[member.id] = member
         if known is None or known.topics != member.topics:
-            self._partitions = {}  # so that it is assigned
+            self._partitions = {}  # forces a new assignment
         return member
 
     def _keep(
         self, member: ShareMember, request: ShareHeartbeat, partitions: Mapping[str, int], now: float
-    ) -> ShareReply:
+    ) -> HeartbeatReply:
         member.last_seen = now
-        member.connection, member.is_cut_off = request.connection, False
+        member.connection, member.is_disconnected = request.connection, False
         if request.topics is not None and request.topics != member.topics:
             member.topics = request.topics
             self._partitions = {}
         self._assign(partitions)
         if member.epoch != self.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
-        news = None if member.told == member.assignment else member.assignment
-        member.told = member.assignment
-        return ShareReply(member_id=member.id, epoch=member.epoch, assignment=news)
+        changed = None if member.reported == member.assignment else member.assignment
+        member.reported = member.assignment
+        return HeartbeatReply(member_id=member.id, epoch=member.epoch, assignment=changed)
 
     def remove(self, member_ids: list[str], partitions: Mapping[str, int]) -> None:
         for member_id in member_ids:
@@ -143,48 +137,49 @@ class ShareGroup:
         self._partitions = {}
         self._assign(partitions)
 
-    def silent(self, now: float, session_s: float) -> list[str]:
-        """Members that have not been heard of for too long."""
+    def timed_out(self, now: float, session_s: float) -> list[str]:
+        """Return the members that have sent no heartbeat for `session_s`."""
         return [member.id for member in self.members.values() if member.last_seen + session_s <= now]
 
-    def cut_off(self, connection: object) -> list[str]:
-        """A connection is gone: members that were last heard of over it, or over another that is gone."""
+    def disconnect(self, connection: object) -> list[str]:
+        """Mark the members of a closed connection; return all members whose connection was closed."""
         for member in self.members.values():
             if connection is not None and member.connection is connection:
-                member.connection, member.is_cut_off = None, True
-        return [member.id for member in self.members.values() if member.is_cut_off]
+                member.connection, member.is_disconnected = None, True
+        return [member.id for member in self.members.values() if member.is_disconnected]
 
     def _assign(self, partitions: Mapping[str, int]) -> None:
-        """Hand the partitions out anew, if members, their topics or the topics' partitions have changed."""
-        wanted = {topic for member in self.members.values() for topic in member.topics}
-        there = {topic: partitions[topic] for topic in wanted if topic in partitions}
-        if there == self._partitions and self.epoch:
+        """Assign the partitions again if members, their topics or the topics' partitions have changed."""
+        topics = {topic for member in self.members.values() for topic in member.topics}
+        sizes = {topic: partitions[topic] for topic in topics if topic in partitions}
+        if sizes == self._partitions and self.epoch:
             return
-        self._partitions = there
+        self._partitions = sizes
         self.epoch += 1
-        assigned = assign_shared({m.id: m.topics for m in self.members.values()}, there)
+        assigned = assign_shared({m.id: m.topics for m in self.members.values()}, sizes)
         for member in self.members.values():
             member.assignment = assigned[member.id]
 
 
 def assign_shared(members: Mapping[str, frozenset[str]], partitions: Mapping[str, int]) -> dict[str, Assignment]:
-    """Spread each topic over its members: every partition has a member, and every member a partition."""
-    given: dict[str, set[TopicPartition]] = {member: set() for member in members}
+    """Spread each topic over its subscribers: every partition gets a member, and every member a partition."""
+    assigned: dict[str, set[TopicPartition]] = {member: set() for member in members}
     for topic, count in sorted(partitions.items()):
-        those = sorted(member for member, topics in members.items() if topic in topics)
-        # Who has least so far comes first, so that a row of small topics does not end with the same member.
-        those.sort(key=lambda member: len(given[member]))
-        for turn in range(max(count, len(those))):
-            if those:
-                given[those[turn % len(those)]].add(TopicPartition(topic, turn % count))
-    return {member: frozenset(some) for member, some in given.items()}
+        subscribers = sorted(member for member, topics in members.items() if topic in topics)
+        # Members with the fewest partitions come first, so that many small topics do not all go to one member.
+        subscribers.sort(key=lambda member: len(assigned[member]))
+        for number in range(max(count, len(subscribers))):
+            if subscribers:
+                member = subscribers[number % len(subscribers)]
+                assigned[member].add(TopicPartition(topic, number % count))
+    return {member: frozenset(tps) for member, tps in assigned.items()}
 
 
 # -- sessions -------------------------------------------------------------------------------------------------
 
 
 class ShareSessionError(Enum):
-    """Why a fetch or an acknowledgement is refused."""
+    """Reasons to reject a fetch or an acknowledgement."""
 
     NOT_FOUND = "share session not found"
     INVALID_EPOCH = "invalid share session epoch"
@@ -192,20 +187,20 @@ class ShareSessionError(Enum):
 
 
 AssignedPartition = tuple[uuid.UUID, int]
-"""A partition by its topic's id."""
+"""Topic id and number of a partition."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ShareSession:
-    """The partitions a member fetches from, so that it need not name them each time."""
+    """The partitions that a member fetches from, kept so that requests need not repeat them."""
 
     epoch: int = 0
     connection: object = None
-    """Over which it was last used: what is lent in the session is lent to whoever is at its other end."""
+    """The connection of its last request; when it closes, records acquired in the session are released."""
     places: dict[AssignedPartition, None] = field(default_factory=dict)
 
     def turn(self) -> list[AssignedPartition]:
-        """The partitions, beginning with another one each time, so that none is starved."""
+        """Return the partitions, starting with a different one each time so that none is starved."""
         places = list(self.places)
         shift = self.epoch % len(places) if places else 0
         return places[shift:] + places[:shift]
@@ -227,7 +222,7 @@ class ShareSessions:
         forgets: bool = False,
         connection: object = None,
     ) -> ShareSession | ShareSessionError:
-        """Open, continue or close a session; a closed one is given back for the last time."""
+        """Open, continue or close a session, and return it."""
         key = (group, member)
         if epoch == OPENS:
             if acknowledges:
@@ -251,13 +246,13 @@ class ShareSessions:
         self._sessions.pop((group, member), None)
 
     def drop_connection(self, connection: object) -> list[tuple[str, str]]:
-        """End the sessions that were last used over a connection; of whom they were, group and member."""
-        gone = [key for key, session in self._sessions.items() if session.connection is connection]
-        for key in gone:
+        """Remove the sessions last used over a connection; return their groups and members."""
+        removed = [key for key, session in self._sessions.items() if session.connection is connection]
+        for key in removed:
             del self._sessions[key]
-        return gone
+        return removed
 
     def is_open(self, group: str, member: str, session: ShareSession | None = None) -> bool:
-        """Whether a member has a session; this one, if it is given."""
+        """Return whether a member has a session; if `session` is passed, whether it has this one."""
         known = self._sessions.get((group, member))
         return known is not None and (session is None or known is session)

@@ -1,13 +1,14 @@
-"""Share groups while the broker runs: their members, sessions and partitions, kept on disk, with dead letters.
+"""The share groups of a broker: their members, sessions and partitions, stored on disk, and their dead letters.
 
-What a record's fate means is in `shares`, who is a member in `share_members`. Here they meet the log and the disk:
-a change that is answered is in the store before. Everything happens in the broker's loop.
+The states of records are in `share_partition`, the members in `members`. This module connects them to the log and
+the disk: a change is stored before the request is answered. Everything runs in the broker's loop.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headwater.clock import Clock
+from headwater.transmit.groups.heartbeats import HeartbeatReply
 from headwater.transmit.groups.settings import SHARE_SESSION_MS, GroupSettings
 from headwater.transmit.groups.share.dead_letter_writer import DeadLetterWriter, GivenUpRange
 from headwater.transmit.groups.share.members import (
@@ -15,7 +16,6 @@ from headwater.transmit.groups.share.members import (
     MemberError,
     ShareGroup,
     ShareHeartbeat,
-    ShareReply,
     ShareSessions,
 )
 from headwater.transmit.groups.share.share_partition import (
@@ -27,11 +27,12 @@ from headwater.transmit.groups.share.share_partition import (
 )
 from headwater.transmit.groups.store import GroupKind, GroupStore, StoredShare
 from headwater.transmit.records.batch import BatchHeader, walk
-from headwater.transmit.topics.producers import Aborted
-from headwater.transmit.topics.topics import Partition, Topics
+from headwater.transmit.topics.partition import Partition
+from headwater.transmit.topics.producers import is_in_aborted
+from headwater.transmit.topics.topics import Topics
 
 MEMBERS_MAX = 200
-"""Kafka's own default of group.share.max.size."""
+"""Kafka's default for group.share.max.size."""
 
 Wake = Callable[[], None]
 Key = tuple[str, AssignedPartition]
@@ -39,14 +40,14 @@ Key = tuple[str, AssignedPartition]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquiredRecords:
-    """What a fetch gets of one partition: whole batches, and the ranges in them that are the member's."""
+    """The result of a fetch for one partition: whole batches, and the ranges in them that the member acquired."""
 
     records: bytes
     spans: list[Span]
 
 
 class Waiters:
-    """Who waits for records of a group to come back."""
+    """Callbacks of fetches that wait for released records, by group."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[Wake]] = {}
@@ -68,29 +69,22 @@ class Waiters:
 def _next_batches(
     share: SharePartition, partition: Partition, settings: GroupSettings, bytes_max: int
 ) -> tuple[bytes, list[tuple[int, BatchHeader]]]:
-    """Read from the next record to give out: the data, and the batches in it that are for readers."""
+    """Read from the next available record; return the data, and position and header of its readable batches."""
     log = partition.log
     bound = partition.last_stable_offset if settings.reads_committed else log.high_watermark
     while (at := share.next_offset(settings.limits)) is not None and at < bound:
         data = log.read(at, bytes_max)
-        there = [(start, header) for start, header in walk(data) if header.next_offset <= bound]
-        if not there:
+        batches = [(start, header) for start, header in walk(data) if header.next_offset <= bound]
+        if not batches:
             break
-        aborted = partition.producers.aborted(at, there[-1][1].next_offset) if settings.reads_committed else []
-        wanted = [entry for entry in there if not entry[1].is_control and not _is_aborted(entry[1], aborted)]
-        end = wanted[0][1].base_offset if wanted else there[-1][1].next_offset
+        aborted = partition.producers.aborted(at, batches[-1][1].next_offset) if settings.reads_committed else []
+        readable = [entry for entry in batches if not entry[1].is_control and not is_in_aborted(entry[1], aborted)]
+        end = readable[0][1].base_offset if readable else batches[-1][1].next_offset
         if at < end:
             share.skip(at, end - 1)
-        if wanted:
-            return data, wanted
+        if readable:
+            return data, readable
     return b"", []
-
-
-def _is_aborted(header: BatchHeader, aborted: Sequence[Aborted]) -> bool:
-    return header.is_transactional and any(
-        a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset
-        for a in aborted
-    )
 
 
 class ShareGroups:
@@ -107,7 +101,7 @@ class ShareGroups:
         }
         self._shares: dict[Key, SharePartition] = {}
         self._leaving: dict[tuple[str, str], float] = {}
-        """Members that have left, but not closed their session, and until when they may."""
+        """Members that have left but not closed their session, and the deadline for that."""
         self._dead_letter_writer = DeadLetterWriter(topics, clock, self.settings, self._on_written)
         for stored in store.shares():
             if topics.entry(stored.topic_id) is None:
@@ -120,9 +114,9 @@ class ShareGroups:
             if partition is not None:
                 start, spans = trimmed(start, spans, partition.log.end_offset)
             self._shares[key] = SharePartition(start, spans, limits)
-            self._save(key)  # letters that were not written when the broker died are written now
+            self._save(key)  # writes the dead letters that a crash has prevented
 
-    # -- what there is ----------------------------------------------------------------------------------------
+    # -- lookup -----------------------------------------------------------------------------------------------
 
     def settings(self, group: str) -> GroupSettings:
         return GroupSettings(configs=self._store.configs(group))
@@ -134,13 +128,13 @@ class ShareGroups:
         return list(self._groups.values())
 
     def shares(self, group: str) -> dict[AssignedPartition, SharePartition]:
-        """The partitions that a group has begun."""
+        """Return the partitions that a group has started to read."""
         return {place: share for (name, place), share in self._shares.items() if name == group}
 
     # -- members ----------------------------------------------------------------------------------------------
 
-    def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareReply | MemberError:
-        """Keep a member in, and begin the partitions it is given."""
+    def heartbeat(self, group_id: str, request: ShareHeartbeat) -> HeartbeatReply | MemberError:
+        """Handle a member's heartbeat, and start the partitions assigned to it."""
         group = self._groups.get(group_id)
         if group is None:
             if request.epoch != 0:
@@ -152,7 +146,7 @@ class ShareGroups:
         self._groups[group_id] = group
         self._store.set_kind(group_id, GroupKind.SHARE)
         if request.epoch < 0 and self.sessions.is_open(group_id, request.member_id):
-            # Its last acknowledgements may be still to come, with the end of its session.
+            # The request that closes its session may still bring its last acknowledgements.
             until = self._clock.monotonic() + self.settings(group_id).limits.lock_s
             self._leaving[group_id, request.member_id] = until
         elif request.epoch < 0:
@@ -163,27 +157,27 @@ class ShareGroups:
                 self.share(group_id, (entry.id, name.partition))
         return reply
 
-    def close_session(self, group: str, member: str, *, politely: bool = True) -> None:
-        """Take back what a member has, because it fetches no more; it says so itself, or it is silent."""
+    def close_session(self, group: str, member: str, *, is_clean: bool = True) -> None:
+        """End a member's session and release its records; `is_clean` if the member closed it itself."""
         self.sessions.drop(group, member)
         self._leaving.pop((group, member), None)
         limits = self.settings(group).limits
         for place, share in self.shares(group).items():
-            if share.release(member, limits, politely=politely):
+            if share.release(member, limits, is_clean=is_clean):
                 self._save((group, place))
         self.waiters.wake(group)
 
     def disconnect(self, connection: object) -> None:
-        """Take back what was lent over a connection that is gone; a member that has no other is gone with it."""
+        """Release the records acquired over a closed connection, and remove members that have no other one."""
         for group_id, member in self.sessions.drop_connection(connection):
-            self.close_session(group_id, member, politely=False)
+            self.close_session(group_id, member, is_clean=False)
         for group in self._groups.values():
-            cut_off = [m for m in group.cut_off(connection) if not self.sessions.is_open(group.id, m)]
-            if cut_off:
-                group.remove(cut_off, self._topics.sizes())
+            gone = [m for m in group.disconnect(connection) if not self.sessions.is_open(group.id, m)]
+            if gone:
+                group.remove(gone, self._topics.sizes())
 
     def delete(self, group: str) -> None:
-        """Forget a group and where it stood."""
+        """Delete a group and its state."""
         self._groups.pop(group, None)
         for place in self.shares(group):
             del self._shares[group, place]
@@ -192,7 +186,10 @@ class ShareGroups:
     # -- records ----------------------------------------------------------------------------------------------
 
     def share(self, group: str, place: AssignedPartition) -> SharePartition | None:
-        """A group's partition, begun where its settings say; None if there is no such partition."""
+        """Return a group's state of a partition, created at the offset its settings specify.
+
+        Returns None if the partition does not exist.
+        """
         partition = self.partition(place)
         if partition is None:
             return None
@@ -210,10 +207,10 @@ class ShareGroups:
         entry = self._topics.entry(place[0])
         return self._topics.partition(entry.name, place[1]) if entry else None
 
-    def lend(
+    def acquire(
         self, group: str, member: str, place: AssignedPartition, *, bytes_max: int, records_max: int, exact: bool
     ) -> AcquiredRecords | None:
-        """Give a member records of a partition; None if there are none to give."""
+        """Acquire records of a partition for a member; return None if none are available."""
         share, partition = self.share(group, place), self.partition(place)
         if share is None or partition is None:
             return None
@@ -229,7 +226,7 @@ class ShareGroups:
         )
         if not spans:
             return None
-        # From the batch that holds the first record lent to the one that holds the last.
+        # From the batch with the first acquired record to the batch with the last.
         inside = [b for b in batches if b[1].next_offset > spans[0].first and b[1].base_offset <= spans[-1].last]
         end = inside[-1][0] + inside[-1][1].size
         return AcquiredRecords(records=data[inside[0][0] : end], spans=spans)
@@ -237,7 +234,7 @@ class ShareGroups:
     def acknowledge(
         self, group: str, member: str, place: AssignedPartition, acks: Sequence[Acknowledgement]
     ) -> ShareError | None:
-        """Note what a member says of its records, on the disk too."""
+        """Apply a member's acknowledgements and store the result."""
         share = self._shares.get((group, place))
         if share is None:
             return ShareError.INVALID_STATE
@@ -248,14 +245,14 @@ class ShareGroups:
         return error
 
     def move(self, group: str, place: AssignedPartition, offset: int) -> None:
-        """Start a partition of a group anew, at an offset."""
+        """Restart a group's partition at an offset."""
         self._shares[group, place] = SharePartition(offset)
         self._store.set_kind(group, GroupKind.SHARE)
         self._groups.setdefault(group, ShareGroup(id=group))
         self._save((group, place))
 
     def forget_topic(self, group: str, topic_id: object) -> bool:
-        """Forget where a group stood in a topic; whether it stood anywhere."""
+        """Delete a group's state of a topic; return whether there was any."""
         places = [place for place in self.shares(group) if place[0] == topic_id]
         for place in places:
             del self._shares[group, place]
@@ -265,58 +262,60 @@ class ShareGroups:
     # -- time -------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Take back what was lent for too long, and let silent members go."""
+        """Release records whose lock has expired, and remove members whose session timed out."""
         for key, share in list(self._shares.items()):
             if share.expire(self.settings(key[0]).limits, now):
                 self._save(key)
                 self.waiters.wake(key[0])
         for group in self._groups.values():
-            silent = group.silent(now, self.settings(group.id).number(SHARE_SESSION_MS) / 1000)
-            if silent:
-                group.remove(silent, self._topics.sizes())
-            for member in silent:
-                self.close_session(group.id, member, politely=False)
-        for group_id, member in [who for who, until in self._leaving.items() if until <= now]:
-            self.close_session(group_id, member, politely=False)
+            timed_out = group.timed_out(now, self.settings(group.id).number(SHARE_SESSION_MS) / 1000)
+            if timed_out:
+                group.remove(timed_out, self._topics.sizes())
+            for member in timed_out:
+                self.close_session(group.id, member, is_clean=False)
+        for group_id, member in [key for key, until in self._leaving.items() if until <= now]:
+            self.close_session(group_id, member, is_clean=False)
         self._dead_letter_writer.retry(now)
 
     async def close(self) -> None:
-        """Wait for dead letters that are being written."""
+        """Wait for dead letters that are being written, and close the store."""
         await self._dead_letter_writer.close()
         self._store.close()
 
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _save(self, key: Key) -> None:
-        """Keep how a partition stands; first bury what nobody wants a letter of."""
+        """Store a partition's state; first archive given-up records that need no dead letter."""
         share = self._shares[key]
-        for letter in share.take_letters():
-            source = self.partition(key[1])
-            if source is not None and self.settings(key[0]).deadletter_topic:
-                self._dead_letter_writer.post(GivenUpRange(group=key[0], place=key[1], source=source, span=letter))
+        for span in share.take_given_up():
+            partition = self.partition(key[1])
+            if partition is not None and self.settings(key[0]).deadletter_topic:
+                given_up = GivenUpRange(group=key[0], place=key[1], partition=partition, span=span)
+                self._dead_letter_writer.post(given_up)
             else:
-                share.bury(letter)
-        group, (topic_id, partition) = key
+                share.archive(span)
+        group, (topic_id, number) = key
         self._store.save_share(
             StoredShare(
                 group=group,
                 topic_id=topic_id,
-                partition=partition,
+                partition=number,
                 start=share.start,
                 spans=tuple(share.spans()),
             )
         )
 
-    def _on_written(self, letter: GivenUpRange) -> None:
-        share = self._shares.get((letter.group, letter.place))
+    def _on_written(self, given_up: GivenUpRange) -> None:
+        key = (given_up.group, given_up.place)
+        share = self._shares.get(key)
         if share is not None:
-            share.bury(letter.span)
-            self._save((letter.group, letter.place))
-            self.waiters.wake(letter.group)
+            share.archive(given_up.span)
+            self._save(key)
+            self.waiters.wake(given_up.group)
 
 
 def _first_offset(partition: Partition, reset: str | int, now_ms: int) -> int:
-    """Where a group begins: at an end of the log, or so many milliseconds back."""
+    """Return the offset at which a group starts: an end of the log, or `reset` milliseconds before now."""
     log = partition.log
     if reset == "earliest":
         return log.start_offset

@@ -1,14 +1,15 @@
-"""One partition as a share group sees it: which records are waiting, which are out, which are done (KIP-932).
+"""One partition of a share group: which records are available, acquired, or finished (KIP-932).
 
-Every record from `start` up to before `end` has a state; what lies before is done, what lies behind has never
-been given out. States are kept for ranges of offsets, so records are never looked at:
+Every record in [start, end) has a state. Records before `start` are finished, records from `end` on were never
+delivered. States are kept for ranges of offsets; the records themselves are not needed:
 
     AVAILABLE --acquire--> ACQUIRED --accept--> ACKNOWLEDGED
         ^                     | release, lock timed out, member gone
-        +---------------------+-- for the last allowed time, or reject --> ARCHIVING --bury--> ARCHIVED
+        +---------------------+-- delivery limit reached, or reject --> ARCHIVING --archive--> ARCHIVED
 
-A range that is ARCHIVING waits for its dead letter to be written (`take_letters`, then `bury`). `start` moves up
-as the first records are done. No clock and no IO here: every call is given the time. Not thread-safe.
+A range that is ARCHIVING waits until its dead letters are written (`take_given_up`, then `archive`). `start`
+advances when the first records are finished. No clock and no I/O: the time is passed to every call. Not
+thread-safe.
 """
 
 from bisect import bisect_right
@@ -19,7 +20,7 @@ from operator import attrgetter
 
 
 class RecordState(IntEnum):
-    """What has become of a record; the numbers are kept on disk."""
+    """The state of a record; the numbers are stored on disk."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -29,7 +30,7 @@ class RecordState(IntEnum):
 
 
 class Ack(IntEnum):
-    """What a member says of a record, with Kafka's numbers; a gap is an offset that has no record."""
+    """A member's acknowledgement of a record, with Kafka's numbers; a gap is an offset without a record."""
 
     GAP = 0
     ACCEPT = 1
@@ -39,14 +40,14 @@ class Ack(IntEnum):
 
 
 class Reason(Enum):
-    """Why a record is given up, in the words that KIP-1191 puts into the dead letter."""
+    """Reasons to give up a record, with the texts that KIP-1191 defines for dead letters."""
 
     REJECTED = "Offset rejected by client."
     LIMIT = "Delivery count limit exceeded."
 
 
 class ShareError(Enum):
-    """Why an acknowledgement is refused."""
+    """Reasons to reject an acknowledgement."""
 
     INVALID_STATE = "invalid record state"
     INVALID_REQUEST = "invalid request"
@@ -54,7 +55,7 @@ class ShareError(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """How long records are lent out, how often, and how many at a time."""
+    """Lock duration, delivery limit, and the number of records in flight."""
 
     lock_s: float = 30.0
     deliveries_max: int = 5
@@ -63,13 +64,13 @@ class ShareLimits:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A range of offsets, both ends included, that share one fate."""
+    """A range of offsets, both ends included, with the same state."""
 
     first: int
     last: int
     state: RecordState
     count: int = 0
-    """How often they have been given out."""
+    """Number of deliveries."""
     member: str = ""
     deadline: float = 0.0
     reason: Reason | None = None
@@ -81,7 +82,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgement:
-    """One answer for all offsets of a range, or one for each."""
+    """Acknowledgements of a range of offsets; `kinds` has one for all of them, or one for each."""
 
     first: int
     last: int
@@ -90,7 +91,7 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many records are in each state."""
+    """Number of records in each state."""
 
     available: int
     acquired: int
@@ -103,25 +104,25 @@ class SharePartition:
     def __init__(self, start: int, spans: Iterable[Span] = (), limits: ShareLimits | None = None) -> None:
         self.start = start
         self._spans: list[Span] = []
-        self._letters: list[Span] = []
+        self._given_up: list[Span] = []
         self._floor = 0
-        """Offsets before it are gone from the log; what is said of them is of no interest."""
-        self._soonest = float("inf")
+        """Offsets before it were deleted from the log; acknowledgements of them are ignored."""
+        self._next_deadline = float("inf")
         for span in spans:
             if span.state is RecordState.AVAILABLE and limits is not None:
-                span = _given_back(span, limits)  # it may have been out for the last time when the broker died
+                span = _released(span, limits)  # its last delivery may have been running when the broker died
             self._spans.append(span)
             if span.state is RecordState.ARCHIVING:
-                self._letters.append(span)
+                self._given_up.append(span)
         self._advance()
 
     @property
     def end(self) -> int:
-        """The first offset that was never given out."""
+        """The first offset that was never delivered."""
         return self._spans[-1].last + 1 if self._spans else self.start
 
     def spans(self) -> list[Span]:
-        """What is to be kept on disk: after a restart, nothing is lent out."""
+        """Return the states to store on disk, where acquired records are available: a restart releases them."""
         kept = (
             replace(span, state=RecordState.AVAILABLE, member="", deadline=0.0)
             if span.state is RecordState.ACQUIRED
@@ -143,10 +144,10 @@ class SharePartition:
             done=sum_of(RecordState.ACKNOWLEDGED, RecordState.ARCHIVED, RecordState.ARCHIVING),
         )
 
-    # -- giving out -------------------------------------------------------------------------------------------
+    # -- acquiring --------------------------------------------------------------------------------------------
 
     def next_offset(self, limits: ShareLimits) -> int | None:
-        """Where the next record to give out is; None while too many are out."""
+        """Return the next offset to deliver; None while too many records are in flight."""
         for span in self._spans:
             if span.state is RecordState.AVAILABLE:
                 return span.first
@@ -162,55 +163,55 @@ class SharePartition:
         now: float,
         exact: bool = False,
     ) -> list[Span]:
-        """Lend to a member what is available in the batches (first and last offset of each).
+        """Acquire the available records of batches, passed as their first and last offsets, for a member.
 
-        Whole batches are given out, so `records_max` may be passed by the last of them, unless it is `exact`.
+        Whole batches are acquired, so the last one may exceed `records_max`, unless `exact` is set.
         """
         deadline = now + limits.lock_s
-        self._soonest = min(self._soonest, deadline)
+        self._next_deadline = min(self._next_deadline, deadline)
 
-        def lent(span: Span) -> Span:
+        def acquire_span(span: Span) -> Span:
             return replace(
                 span, state=RecordState.ACQUIRED, count=span.count + 1, member=member, deadline=deadline
             )
 
-        taken: list[Span] = []
+        acquired: list[Span] = []
         count = 0
         for first, last in batches:
             if count >= records_max:
                 break
-            room = records_max - count if exact else last - first + 1
-            self._extend(first, last, limits, room if exact else None)
-            for span in self._spans[slice(*_places(self._spans, first, last))]:
-                if span.state is not RecordState.AVAILABLE or room <= 0:
+            left = records_max - count if exact else last - first + 1
+            self._extend(first, last, limits, left if exact else None)
+            for span in self._spans[slice(*_indexes(self._spans, first, last))]:
+                if span.state is not RecordState.AVAILABLE or left <= 0:
                     continue
                 low = max(span.first, first)
-                high = min(span.last, last, low + room - 1)
-                taken += self._change(low, high, lent)
+                high = min(span.last, last, low + left - 1)
+                acquired += self._change(low, high, acquire_span)
                 count += high - low + 1
-                room -= high - low + 1
+                left -= high - low + 1
             if self.end <= last:
-                break  # too many are out: what is behind must not look as if the log had skipped this
+                break  # too many in flight: with a later batch, these offsets would look skipped by the log
         merged: list[Span] = []
-        for span in taken:
+        for span in acquired:
             _append(merged, span)
         return merged
 
-    def _extend(self, first: int, last: int, limits: ShareLimits, room: int | None) -> None:
-        """Take offsets in that were never given out, as many as may be out at a time."""
+    def _extend(self, first: int, last: int, limits: ShareLimits, records_max: int | None) -> None:
+        """Add offsets that were never delivered, up to the limit of records in flight."""
         if first > self.end:
-            # Offsets that the log has skipped: compacted away, or the broker's own markers.
+            # The log skipped these offsets: records removed by compaction, or transaction markers.
             _append(self._spans, Span(self.end, first - 1, RecordState.ARCHIVED))
             self._advance()
         low = max(first, self.end)
         high = min(last, self.start + limits.in_flight_max - 1)
-        if room is not None:
-            high = min(high, low + room - 1)
+        if records_max is not None:
+            high = min(high, low + records_max - 1)
         if low <= high:
             _append(self._spans, Span(low, high, RecordState.AVAILABLE))
 
     def skip(self, first: int, last: int) -> None:
-        """None of these offsets is for anybody: markers of the broker, records of an aborted transaction."""
+        """Archive offsets without readable records: transaction markers, records of aborted transactions."""
         if last >= self.end:
             _append(self._spans, Span(self.end, last, RecordState.ARCHIVED))
         self._change(
@@ -220,12 +221,12 @@ class SharePartition:
         )
         self._advance()
 
-    # -- taking back ------------------------------------------------------------------------------------------
+    # -- releasing --------------------------------------------------------------------------------------------
 
     def acknowledge(
         self, member: str, acks: Sequence[Acknowledgement], limits: ShareLimits, now: float
     ) -> ShareError | None:
-        """Note what a member says of its records; all of it or, with an error, none."""
+        """Apply a member's acknowledgements: all of them, or none and return the error."""
         for ack in acks:
             error = self._check(member, ack)
             if error is not None:
@@ -244,14 +245,14 @@ class SharePartition:
         first = max(ack.first, self._floor)
         if first > ack.last:
             return None
-        spans = self._spans[slice(*_places(self._spans, first, ack.last))]
+        spans = self._spans[slice(*_indexes(self._spans, first, ack.last))]
         covered = bool(spans) and spans[0].first <= first and spans[-1].last >= ack.last
-        mine = all(span.state is RecordState.ACQUIRED and span.member == member for span in spans)
-        return None if covered and mine else ShareError.INVALID_STATE
+        acquired = all(span.state is RecordState.ACQUIRED and span.member == member for span in spans)
+        return None if covered and acquired else ShareError.INVALID_STATE
 
     def _settle(self, first: int, last: int, kind: Ack, limits: ShareLimits, now: float) -> None:
         if kind is Ack.RELEASE:
-            self._change(first, last, lambda span: _given_back(span, limits))
+            self._change(first, last, lambda span: _released(span, limits))
         elif kind is Ack.RENEW:
             self._change(first, last, lambda span: replace(span, deadline=now + limits.lock_s))
         elif kind is Ack.REJECT:
@@ -260,64 +261,64 @@ class SharePartition:
             state = RecordState.ACKNOWLEDGED if kind is Ack.ACCEPT else RecordState.ARCHIVED
             self._change(first, last, lambda span: Span(span.first, span.last, state))
 
-    def release(self, member: str, limits: ShareLimits, *, politely: bool = False) -> bool:
-        """Take back what a member has, because it is gone; whether it had anything.
+    def release(self, member: str, limits: ShareLimits, *, is_clean: bool = False) -> bool:
+        """Release all records of a member that is gone; return whether it had any.
 
-        One that ends politely has looked at what it did not acknowledge no more than at what it was never given,
-        so for those the delivery does not count. One that died may have died of them.
+        A clean shutdown does not count as a delivery of the records it leaves unacknowledged. A crash does: one of
+        them may have caused it.
         """
-        give_back = _not_delivered if politely else _given_back
-        return self._take_back(lambda span: span.member == member, limits, give_back)
+        release_span = _undelivered if is_clean else _released
+        return self._release(lambda span: span.member == member, limits, release_span)
 
     def expire(self, limits: ShareLimits, now: float) -> bool:
-        """Take back what was lent out for too long; whether there was anything."""
-        if now < self._soonest:
+        """Release records whose lock has expired; return whether there were any."""
+        if now < self._next_deadline:
             return False
-        found = self._take_back(lambda span: span.deadline <= now, limits)
-        self._soonest = min(
+        found = self._release(lambda span: span.deadline <= now, limits)
+        self._next_deadline = min(
             (span.deadline for span in self._spans if span.state is RecordState.ACQUIRED), default=float("inf")
         )
         return found
 
-    def _take_back(
+    def _release(
         self,
         matches: Callable[[Span], bool],
         limits: ShareLimits,
-        give_back: "Callable[[Span, ShareLimits], Span] | None" = None,
+        release_span: "Callable[[Span, ShareLimits], Span] | None" = None,
     ) -> bool:
         found = [span for span in self._spans if span.state is RecordState.ACQUIRED and matches(span)]
         for span in found:
-            self._change(span.first, span.last, lambda part: (give_back or _given_back)(part, limits))
+            self._change(span.first, span.last, lambda part: (release_span or _released)(part, limits))
         self._advance()
         return bool(found)
 
     # -- dead letters -----------------------------------------------------------------------------------------
 
-    def take_letters(self) -> list[Span]:
-        """Ranges that were given up since the last call; each must be buried."""
-        letters, self._letters = self._letters, []
-        return letters
+    def take_given_up(self) -> list[Span]:
+        """Return the ranges that were given up since the last call; the caller must `archive` each."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
 
-    def bury(self, letter: Span) -> None:
-        """The dead letters of a range are written, or nobody wants them: it is done."""
+    def archive(self, given_up: Span) -> None:
+        """Finish a range whose dead letters are written or not needed."""
 
-        def buried(span: Span) -> Span:
+        def archive_span(span: Span) -> Span:
             return (
                 Span(span.first, span.last, RecordState.ARCHIVED) if span.state is RecordState.ARCHIVING else span
             )
 
-        self._change(letter.first, letter.last, buried)
+        self._change(given_up.first, given_up.last, archive_span)
         self._advance()
 
     # -- moving the start -------------------------------------------------------------------------------------
 
     def forget_before(self, offset: int) -> bool:
-        """Records before the offset are gone from the log; whether that changes anything."""
+        """Discard the states of records that were deleted from the log; return whether there were any."""
         if offset <= self.start:
             return False
         self._spans = [replace(span, first=max(span.first, offset)) for span in self._spans if span.last >= offset]
-        self._letters = [
-            replace(span, first=max(span.first, offset)) for span in self._letters if span.last >= offset
+        self._given_up = [
+            replace(span, first=max(span.first, offset)) for span in self._given_up if span.last >= offset
         ]
         self.start = self._floor = offset
         self._advance()
@@ -326,8 +327,8 @@ class SharePartition:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _change(self, first: int, last: int, change: Callable[[Span], Span]) -> list[Span]:
-        """Change every offset of a range, cutting the spans at its ends; return the spans it has become."""
-        low, high = _places(self._spans, first, last)
+        """Change every offset of a range, splitting the spans at its ends; return the changed spans."""
+        low, high = _indexes(self._spans, first, last)
         before: list[Span] = []
         changed: list[Span] = []
         after: list[Span] = []
@@ -336,11 +337,11 @@ class SharePartition:
                 before.append(replace(span, last=first - 1))
             inner = change(replace(span, first=max(span.first, first), last=min(span.last, last)))
             if inner.state is RecordState.ARCHIVING:
-                self._letters.append(inner)
+                self._given_up.append(inner)
             changed.append(inner)
             if span.last > last:
                 after.append(replace(span, first=last + 1))
-        # The neighbours too, so that ranges which have become alike are one again.
+        # With both neighbours, so that adjacent ranges that have become equal are merged.
         left, right = self._spans[max(low - 1, 0) : low], self._spans[high : high + 1]
         merged: list[Span] = []
         for span in (*left, *before, *changed, *after, *right):
@@ -349,32 +350,32 @@ class SharePartition:
         return changed
 
     def _advance(self) -> None:
-        """Let go of the first records that are done."""
-        done = 0
+        """Move `start` past finished records and discard their spans."""
+        finished = 0
         for span in self._spans:
             if span.state not in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED):
                 break
             self.start = span.last + 1
-            done += 1
-        del self._spans[:done]
+            finished += 1
+        del self._spans[:finished]
 
 
 def trimmed(start: int, spans: Iterable[Span], end: int) -> tuple[int, list[Span]]:
-    """What is left of a partition's state when the log ends earlier than it did.
+    """Return a partition's start and spans cut to the end of the log.
 
-    Without fsync a power failure takes records away; their offsets are given to other records, which are new.
+    Without fsync, a power failure can remove records. Their offsets are then used for new records.
     """
     kept = [replace(span, last=min(span.last, end - 1)) for span in spans if span.first < end]
     return min(start, end), kept
 
 
-def _given_back(span: Span, limits: ShareLimits) -> Span:
+def _released(span: Span, limits: ShareLimits) -> Span:
     if span.count >= limits.deliveries_max:
         return _given_up(span, Reason.LIMIT)
     return Span(span.first, span.last, RecordState.AVAILABLE, span.count)
 
 
-def _not_delivered(span: Span, limits: ShareLimits) -> Span:
+def _undelivered(span: Span, limits: ShareLimits) -> Span:
     return Span(span.first, span.last, RecordState.AVAILABLE, max(span.count - 1, 0))
 
 
@@ -383,19 +384,19 @@ def _given_up(span: Span, reason: Reason) -> Span:
 
 
 def _append(spans: list[Span], span: Span) -> None:
-    """Add a span behind the others, as one with the last where they are alike."""
+    """Append a span; merge it with the last one if they are adjacent and equal."""
     if spans:
         last = spans[-1]
-        alike = last == replace(span, first=last.first, last=last.last)
-        # Letters are written one range at a time and must keep their ends.
-        if alike and last.last + 1 == span.first and span.state is not RecordState.ARCHIVING:
+        is_equal = last == replace(span, first=last.first, last=last.last)
+        # Dead letters are written range by range, so a range that is ARCHIVING must keep its ends.
+        if is_equal and last.last + 1 == span.first and span.state is not RecordState.ARCHIVING:
             spans[-1] = replace(last, last=span.last)
             return
     spans.append(span)
 
 
 def _runs(ack: Acknowledgement) -> Iterable[tuple[int, int, int]]:
-    """Ranges of the same answer."""
+    """Yield ranges with the same acknowledgement: first and last offset, and kind."""
     if len(ack.kinds) == 1:
         yield ack.first, ack.last, ack.kinds[0]
         return
@@ -406,8 +407,8 @@ def _runs(ack: Acknowledgement) -> Iterable[tuple[int, int, int]]:
             first = ack.first + n + 1
 
 
-def _places(spans: list[Span], first: int, last: int) -> tuple[int, int]:
-    """From where to where in the list the spans are that have offsets between these two."""
+def _indexes(spans: list[Span], first: int, last: int) -> tuple[int, int]:
+    """Return the start and end index of the spans that have offsets in a range."""
     low = max(bisect_right(spans, first, key=attrgetter("first")) - 1, 0)
     if low < len(spans) and spans[low].last < first:
         low += 1
