@@ -69,11 +69,11 @@ class Trigger:
                     return "AfterWatermark"
                 return self.early.wants(watermark, now, end) if self.early else None
             case t.AfterCount(n):
-                return t.name_of(self.spec) if self.count >= n else None
+                return self.spec.label if self.count >= n else None
             case t.EveryBatch() | t.PerRecord():
-                return t.name_of(self.spec) if self.count >= 1 else None
+                return self.spec.label if self.count >= 1 else None
             case t.AfterProcessingTime():
-                return t.name_of(self.spec) if self.deadline is not None and self.deadline <= now else None
+                return self.spec.label if self.deadline is not None and self.deadline <= now else None
             case t.Repeatedly():
                 return self.parts[0].wants(watermark, now, end)
             case t.AfterEach():
@@ -381,7 +381,7 @@ class Oracle:
 
 
 def per_record(spec: Any) -> bool:
-    return t.is_per_record(spec)
+    return spec.sees_each_record
 
 
 def next_deadline(trigger: Trigger, watermark: int, end: int, now: int) -> int | None:

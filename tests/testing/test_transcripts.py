@@ -34,20 +34,26 @@ def document(**keys: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"wher": "Tumbling(10)"}, "transcript 'mine' has a key 'wher'; there are"),
+        ({"wher": "Tumbling(10)"}, "transcript 'mine' has an unknown key 'wher'; the keys are"),
         ({"transcript": None}, "transcript 'mine' has no list of actions"),
-        ({"transcript": [{"inputs": [1]}]}, "has an action .* there are clock, crash"),
+        ({"transcript": [{"inputs": [1]}]}, "has an unknown action .* the actions are clock, crash"),
         ({"transcript": [{"input": [{"value": 1}]}]}, "has an element without `time`"),
-        ({"transcript": [{"watermark": "later"}]}, "a time in a transcript is a number of seconds, not 'later'"),
-        ({"transcript": [{"watermark": {"left": 1}}]}, "has a watermark of 'left', no input of it"),
-        ({"where": "Rolling(10)"}, "cannot read the window .* 'Rolling' is unknown; there are Tumbling"),
-        ({"where": "Tumbling(10"}, "cannot read the window .* not of the form"),
+        (
+            {"transcript": [{"watermark": "later"}]},
+            "a time in a transcript must be a number of seconds",
+        ),
+        (
+            {"transcript": [{"watermark": {"left": 1}}]},
+            "has a watermark of 'left', which is not an input; the",
+        ),
+        ({"where": "Rolling(10)"}, "cannot read the window .* 'Rolling' is unknown; the names are Tumbling"),
+        ({"where": "Tumbling(10"}, "cannot read the window .* write it as"),
         ({"where": "Tumbling(1+1)"}, "`1 \\+ 1` is neither a name nor a value"),
         ({"where": "Tumbling()"}, "cannot read the window .*missing"),
-        ({"when": "AfterCount(0)"}, "AfterCount takes a number of events from 1 on, not 0"),
-        ({"how": "adding"}, "cannot read the mode 'adding': it is one of discarding"),
+        ({"when": "AfterCount(0)"}, "AfterCount takes a number of events, 1 or more, not 0"),
+        ({"how": "adding"}, "cannot read the mode 'adding': use one of discarding"),
         ({"stamp": "middle"}, "cannot read the stamp 'middle'"),
-        ({"what": {"x": "sum(colour)"}}, "computed from a column 'colour' that is not there"),
+        ({"what": {"x": "sum(colour)"}}, "needs the column 'colour', which does not exist"),
     ],
 )
 def test_a_document_that_cannot_be_meant_is_refused(keys: dict[str, Any], message: str) -> None:
@@ -71,7 +77,7 @@ def test_a_transcript_that_does_not_hold_says_where(tmp_path: Path) -> None:
 
 def test_a_name_that_panes_do_not_have_is_refused() -> None:
     actions = [{"input": [1]}, {"watermark": 10}, {"expect": [{"valeus": [1]}]}]
-    with pytest.raises(InvalidError, match="'valeus' is nothing that output have; there are"):
+    with pytest.raises(InvalidError, match="output have no column 'valeus'; the columns are"):
         read_transcript(document(transcript=actions)).check(simulate)
 
 

@@ -200,7 +200,7 @@ class Table:
         rows = _newest(found, self.key) if found else self.fresh.clear()
         return rows.filter(~pl.col(GONE)).select(self._columns)
 
-    def meet(self, keys: pl.DataFrame) -> Matches | None:
+    def match(self, keys: pl.DataFrame) -> Matches | None:
         """What is stored of these keys, of which some may be there several times, to be put together by hashes.
 
         None where that is not possible: two keys have one hash, `by` is not the whole key, or there are changes

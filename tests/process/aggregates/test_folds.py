@@ -10,7 +10,7 @@ import pytest
 
 import headwater as hw
 from headwater.errors import InvalidError
-from headwater.process.aggregates.folds import FoldInput, Of
+from headwater.process.aggregates.aggregates import FoldInput, Of
 from headwater.process.kernel import Now
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.windowing import Windowing
@@ -121,11 +121,11 @@ def test_a_users_own_aggregate() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: hw.quantile("x", 99), "quantile takes a share between 0 and 1, such as 0.99, not 99"),
-        (lambda: hw.top_k("x", 0), "top_k takes a number of values from 1 on, not 0"),
+        (lambda: hw.quantile("x", 99), "quantile takes a fraction between 0 and 1, such as 0.99, not 99"),
+        (lambda: hw.top_k("x", 0), "top_k takes a number of values, 1 or more, not 0"),
         (lambda: hw.approx_distinct("x", 2), "approx_distinct takes an error between 0 and 1"),
-        (lambda: over(hw.sum("s"), []), "'y' takes the sum of 's', which is String"),
-        (lambda: over(hw.sum("z"), []), "'y' is computed from a column 'z' that is not there; the columns are"),
+        (lambda: over(hw.sum("s"), []), "'y' is the sum of 's', which is String and not a number"),
+        (lambda: over(hw.sum("z"), []), "'y' needs the column 'z', which does not exist; the columns are"),
     ],
 )
 def test_what_cannot_be_computed_is_told_in_words(make: Any, message: str) -> None:

@@ -43,7 +43,7 @@ class AggregateKernel:
             raise InvalidError(f"aggregate: {listed(clash)} would be there twice; rename it in `what`")
         change = CHANGE if CHANGE in schema else None
         # Of the others the result before a step is needed as well, so all their values would have to be read.
-        folds = Folds.of(what, schema, _TIME, change, beside=lambda bag: bag.is_count)
+        folds = Folds.of(what, schema, _TIME, change, operator="aggregate", is_separate=lambda bag: bag.is_count)
         return cls(tuple(by), schema, folds, time)
 
     @property
@@ -69,7 +69,7 @@ class AggregateKernel:
         before = groups.get(came.select(self._keys).unique())
         both = pl.concat([before, self._kept(came).select(before.columns)])
         after = self.folds.merge(both, self._keys, [pl.col(_NET).sum()]).select(before.columns)
-        after = self._values.take(tables, came, after)
+        after = self._values.add(tables, came, after)
         # Of changes out of order a group can be short of rows for a while; only one without any is forgotten.
         empty = after.filter(pl.col(_NET) == 0) if self.folds.change is not None else after.clear()
         kept = after.join(empty.select(self._keys), on=self._keys, how="anti", nulls_equal=True)
@@ -90,7 +90,7 @@ class AggregateKernel:
 
     def _kept(self, combined: pl.DataFrame) -> pl.DataFrame:
         """What came, as rows of the table of groups."""
-        return combined.with_columns(self.folds.nothing_counted).drop(self.folds.lists_beside)
+        return combined.with_columns(self.folds.zero_counts).drop(self.folds.separate_lists)
 
     @property
     def _keys(self) -> list[str]:

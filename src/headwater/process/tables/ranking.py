@@ -177,7 +177,7 @@ class RankingKernel:
             raise InvalidError(f"rolling: `last` is from 1 to 1000 rows, not {last}")
         if clash := [name for name in what if name in schema]:
             raise InvalidError(f"rolling: {listed(clash)} would be there twice; rename it in `what`")
-        pick = Rolling(last, what, Folds.of(what, schema, _TIME, None))
+        pick = Rolling(last, what, Folds.of(what, schema, _TIME, None, operator="rolling"))
         return cls._of("rolling", by, order, pick, schema, lateness)
 
     @classmethod
