@@ -14,7 +14,7 @@ cannot (a log forgets nothing) refuses with a `ConflictError` that names the way
 over: were its next batch, from a copy of the old checkpoint, taken as a fresh start too, all before it would be
 lost; so a sink remembers the runs it had, and refuses these with a `ConflictError`.
 
-`headwater.testing.sink_contract` has the contract as tests, for every sink.
+`headwater.testing.SinkContract` has the contract as tests, for every sink.
 
 An `UnavailableError` says that the place is away: the query waits for it, however long. A `RefusedError` says that
 the place does not take a row of the batch; a writer that raises it can also `rehearse`, or names the rows in it.

@@ -5,7 +5,7 @@ actions. A runner performs each action, and the output is compared with what the
 `docs/how-to/transcripts.md` for all keys.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -92,34 +92,62 @@ class Transcript:
 
     def _run(self, make_runner: MakeRunner) -> None:
         runner = make_runner(self.windowings, self.schema)
-        marks: dict[str, int] = {}
-        panes: list[dict[str, Any]] = []
-        late: list[dict[str, Any]] = []
-        for number, (action, argument) in enumerate(self.actions):
-            context = f"{self.name}, action {number + 1} ({action})"
-            if panes and action not in ("expect", "expect_late", "state"):
-                raise Mismatch(f"{context}: unexpected output before it: {_format(panes)}")
-            match action:
-                case "input":
-                    runner.send(pl.DataFrame(argument, schema=self.schema))
-                case "watermark":
-                    marks.update(argument)
-                    if len(marks) == len(self.inputs):
-                        runner.advance_watermark(min(marks.values()))
-                case "clock":
-                    runner.advance_clock(argument)
-                case "crash":
-                    runner.crash()
-                case "restart":
-                    runner.restart()
-                case "expect":
-                    _match(context, "output", argument, panes)
-                case "expect_late":
-                    _match(context, "late rows", argument, late)
-            panes += [_pane(row, self.stamp_shift) for row in runner.take_output().iter_rows(named=True)]
-            late += [_late_row(row) for row in runner.take_late().iter_rows(named=True)]
-        if panes:
-            raise Mismatch(f"{self.name}: unexpected output at the end: {_format(panes)}")
+        run_actions(
+            self.name, self._steps(), runner, output=lambda row: _pane(row, self.stamp_shift), late=_late_row
+        )
+
+    def _steps(self) -> Iterator[tuple[str, Any]]:
+        """Yield the actions as `run_actions` takes them: rows as a frame, and the watermark of all inputs."""
+        watermarks: dict[str, int] = {}
+        for action, argument in self.actions:
+            if action == "input":
+                yield action, pl.DataFrame(argument, schema=self.schema)
+            elif action == "watermark":
+                watermarks.update(argument)
+                yield action, min(watermarks.values()) if len(watermarks) == len(self.inputs) else None
+            else:
+                yield action, argument
+
+
+def run_actions(
+    name: str,
+    actions: Iterable[tuple[str, Any]],
+    runner: Runner,
+    *,
+    output: Callable[[Mapping[str, Any]], dict[str, Any]],
+    late: Callable[[Mapping[str, Any]], dict[str, Any]],
+) -> None:
+    """Perform actions on a runner, and raise `Mismatch` if its rows are not the expected ones.
+
+    `output` and `late` convert rows of the runner to the form in which a transcript expects them. A watermark of
+    None is not yet known for all inputs.
+    """
+    found: list[dict[str, Any]] = []
+    found_late: list[dict[str, Any]] = []
+    for number, (action, argument) in enumerate(actions):
+        context = f"{name}, action {number + 1} ({action})"
+        if found and action not in ("expect", "expect_late", "state"):
+            raise Mismatch(f"{context}: unexpected output before it: {_format(found)}")
+        match action:
+            case "input":
+                runner.send(argument)
+            case "watermark":
+                if argument is not None:
+                    runner.advance_watermark(argument)
+            case "clock":
+                runner.advance_clock(argument)
+            case "crash":
+                runner.crash()
+            case "restart":
+                runner.restart()
+            case "expect":
+                _match(context, "output", argument, found)
+            case "expect_late":
+                _match(context, "late rows", argument, found_late)
+        found += [output(row) for row in runner.take_output().iter_rows(named=True)]
+        found_late += [late(row) for row in runner.take_late().iter_rows(named=True)]
+    if found:
+        raise Mismatch(f"{name}: unexpected output at the end: {_format(found)}")
 
 
 def read_transcript(document: Mapping[str, Any]) -> Transcript:
@@ -177,9 +205,9 @@ def _action(name: str, inputs: tuple[str, ...], action: Mapping[str, Any]) -> tu
                     f"transcript {name!r} has a watermark of {sorted(unknown)[0]!r}, which is not an input; "
                     f"the inputs are {_join(inputs)}"
                 )
-            return kind, {input_name: _micros(mark) for input_name, mark in marks.items()}
+            return kind, {input_name: to_micros(mark) for input_name, mark in marks.items()}
         case "clock":
-            return kind, _micros(argument)
+            return kind, to_micros(argument)
         case _:
             return kind, argument
 
@@ -202,7 +230,7 @@ def _elements(name: str, argument: Any) -> Iterator[dict[str, Any]]:
         time = columns.pop("time")
         change = {CHANGE: columns.pop("change")} if "change" in columns else {}
         columns.setdefault(VALUE, time)
-        yield {KEY: "key", EVENT_TIME_COLUMN: None if time is None else _micros(time), **columns, **change}
+        yield {KEY: "key", EVENT_TIME_COLUMN: None if time is None else to_micros(time), **columns, **change}
 
 
 def _schema(actions: Sequence[tuple[str, Any]]) -> pl.Schema:
@@ -272,7 +300,8 @@ def _join(names: Any) -> str:
     return ", ".join(sorted(names))
 
 
-def _micros(seconds: Any) -> int:
+def to_micros(seconds: Any) -> int:
+    """Convert a time of a transcript to microseconds."""
     if not isinstance(seconds, int | float):
         raise InvalidError(f"a time in a transcript must be a number of seconds, not {seconds!r}")
     return round(seconds * SECOND)

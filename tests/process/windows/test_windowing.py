@@ -161,9 +161,9 @@ def test_clock_and_watermark_do_not_go_back() -> None:
     simulator = Simulator(WindowedKernel.of(windowing(), SCHEMA))
     simulator.advance_watermark(5)
     simulator.advance_clock(5)
-    with pytest.raises(InvalidError, match="the watermark stands at 5 and cannot fall to 4"):
+    with pytest.raises(InvalidError, match="the watermark is 5 and cannot go back to 4"):
         simulator.advance_watermark(4)
-    with pytest.raises(InvalidError, match="the clock shows 5 and cannot go back to 4"):
+    with pytest.raises(InvalidError, match="the clock is at 5 and cannot go back to 4"):
         simulator.advance_clock(4)
 
 

@@ -223,17 +223,26 @@ class OrFinally(_Composite):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class AfterAny(_Composite):
-    """Fire when any of these triggers fires. Finished when any of them is finished."""
+class _Several(_Composite):
+    """A trigger made of one or more others, given as arguments."""
 
     triggers: "tuple[Trigger, ...]"
 
     def __init__(self, *triggers: "Trigger") -> None:
-        object.__setattr__(self, "triggers", _one_or_more("AfterAny", triggers))
+        name = type(self).__name__
+        if not triggers:
+            raise InvalidError(f"{name} takes one or more triggers, got none")
+        _check(name, *triggers)
+        object.__setattr__(self, "triggers", triggers)
 
     @property
     def parts(self) -> "tuple[Trigger, ...]":
         return self.triggers
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AfterAny(_Several):
+    """Fire when any of these triggers fires. Finished when any of them is finished."""
 
     @property
     def may_finish(self) -> TriggerEnd:
@@ -241,17 +250,8 @@ class AfterAny(_Composite):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class AfterAll(_Composite):
+class AfterAll(_Several):
     """Fire when all of these triggers are ready to fire. Finished when all of them are finished."""
-
-    triggers: "tuple[Trigger, ...]"
-
-    def __init__(self, *triggers: "Trigger") -> None:
-        object.__setattr__(self, "triggers", _one_or_more("AfterAll", triggers))
-
-    @property
-    def parts(self) -> "tuple[Trigger, ...]":
-        return self.triggers
 
     @property
     def may_finish(self) -> TriggerEnd:
@@ -259,29 +259,13 @@ class AfterAll(_Composite):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class AfterEach(_Composite):
+class AfterEach(_Several):
     """Use these triggers in turn, each until it is finished. Finished when the last one is finished."""
-
-    triggers: "tuple[Trigger, ...]"
-
-    def __init__(self, *triggers: "Trigger") -> None:
-        object.__setattr__(self, "triggers", _one_or_more("AfterEach", triggers))
-
-    @property
-    def parts(self) -> "tuple[Trigger, ...]":
-        return self.triggers
 
     @property
     def may_finish(self) -> TriggerEnd:
         # The triggers that follow one that never finishes do not get their turn.
         return min(part.may_finish for part in self.parts)
-
-
-def _one_or_more(name: str, triggers: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not triggers:
-        raise InvalidError(f"{name} takes one or more triggers, got none")
-    _check(name, *triggers)
-    return triggers
 
 
 def _check(name: str, *triggers: Any) -> None:

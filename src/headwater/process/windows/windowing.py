@@ -10,10 +10,10 @@ from headwater.errors import InvalidError
 from headwater.process.aggregates.aggregates import check_aggregate
 from headwater.process.durations import micros
 from headwater.process.windows.triggers import Default, Trigger
-from headwater.process.windows.windows import Window
+from headwater.process.windows.windows import DocumentedEnum, Window
 
 
-class Mode(StrEnum):
+class Mode(DocumentedEnum):
     """The relation between the panes of a window."""
 
     DISCARDING = (
@@ -26,12 +26,6 @@ class Mode(StrEnum):
         "Each pane contains all events so far, and the previous pane is retracted row by row, also when sessions "
         "merge. The changes add up, so any computation over them is correct.",
     )
-
-    def __new__(cls, value: str, doc: str = "") -> "Mode":
-        mode = str.__new__(cls, value)
-        mode._value_ = value
-        mode.__doc__ = doc
-        return mode
 
 
 DISCARDING = Mode.DISCARDING

@@ -12,22 +12,27 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import Self
 
 from headwater.errors import InvalidError
 from headwater.process.durations import micros, parse_duration
 
 
-class Time(StrEnum):
+class DocumentedEnum(StrEnum):
+    """An enumeration whose members are written as a value and a docstring."""
+
+    def __new__(cls, value: str, doc: str = "") -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.__doc__ = doc
+        return member
+
+
+class Time(DocumentedEnum):
     """The time that decides to which windows an event belongs."""
 
     EVENT = "event time", "The time at which an event happened, as stated by the event."
     PROCESSING = "processing time", "The time at which an event is processed, by the clock."
-
-    def __new__(cls, value: str, doc: str = "") -> "Time":
-        time = str.__new__(cls, value)
-        time._value_ = value
-        time.__doc__ = doc
-        return time
 
 
 EVENT_TIME = Time.EVENT
