@@ -227,9 +227,8 @@ def _approx_distinct(error: float, changes: bool) -> Bag:
     def hashed(value: pl.Expr) -> pl.Expr:
         return pl.when(value.is_not_null()).then(value.hash(0))
 
-    if (
-        changes
-    ):  # A hash that was dropped cannot be restored after a retraction, so all are kept: there is no error.
+    # A hash that was dropped cannot be restored after a retraction, so over changes all are kept, without error.
+    if changes:
         return Bag(_read_distinct, transform=hashed)
 
     def read(bag: pl.Expr) -> pl.Expr:

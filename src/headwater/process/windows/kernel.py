@@ -19,6 +19,7 @@ from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.aggregates.exact_values import Values
 from headwater.process.aggregates.folds import Folds
+from headwater.process.changes import EXPIRED, NO_TIME
 from headwater.process.kernel import KernelStep, Now, State
 from headwater.process.table import Table
 from headwater.process.windows.columns import (
@@ -36,7 +37,7 @@ from headwater.process.windows.columns import (
     WAKE,
 )
 from headwater.process.windows.intake import POINTS, WINDOWS, Intake
-from headwater.process.windows.lateness import CLOSED_WINDOWS, EXPIRED, NO_TIME, Lateness
+from headwater.process.windows.lateness import CLOSED_WINDOWS, Lateness
 from headwater.process.windows.panes import PaneBuilder
 from headwater.process.windows.trigger_columns import Array, CompiledTrigger, compile_trigger
 from headwater.process.windows.triggers import TriggerEnd

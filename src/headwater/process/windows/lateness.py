@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from headwater.process.changes import EXPIRED
 from headwater.process.kernel import Now
 from headwater.process.table import Table
 from headwater.process.windows.columns import (
@@ -27,8 +28,8 @@ from headwater.process.windows.windowing import Windowing
 
 CLOSED_WINDOWS = "closed"
 
-EXPIRED, CLOSED, NO_TIME = "expired", "closed", "no event time"
-"""Why a row is in the late ledger: its window is gone, its window's trigger is finished, or it has no time."""
+CLOSED = "closed"
+"""Reason in the late ledger: the trigger of the row's window has finished."""
 
 _EXPIRED, _CLOSED, _PANES, _REASON = "_expired", "_closed", "_panes", "_reason"
 """Columns of rejected rows: the two conditions, the number of panes of the window, and the reason."""
