@@ -14,6 +14,7 @@ notation              parse windows, triggers and aggregates from text
 simulator             run kernels in this process
 spark_runner          run kernels as a query of Spark
 sink_contract         tests that every sink must pass
+sample_batches        small streams and batches for tests of sinks
 sample_values         values of every type that a sink may get
 process_kill          kill a process while it writes
 """

@@ -30,14 +30,11 @@ from hypothesis import strategies as st
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.sink import Batch, Rehearsing, Sink, Stream
 from headwater.testing.process_kill import writes_with_kill
+from headwater.testing.sample_batches import KEYED, Change, batch_of, signs, stream_of, table
 from headwater.testing.sample_values import VALUES, canonical, json_form
 
-__all__ = ["SinkContract", "Destination", "VALUES", "json_form"]
+__all__ = ["SinkContract", "Destination", "VALUES", "json_form", "batch_of", "stream_of", "table"]
 
-Change = tuple[Any, Any, int]
-"""A key, a value, and 1 for an insert or -1 for a retraction."""
-
-KEYED = pa.schema({"k": pa.string(), "v": pa.int64()})
 ROUNDS = 8
 """Number of races between two writers that open at the same time."""
 
@@ -474,30 +471,6 @@ def race(sink: Sink, stream: Stream) -> list[str]:
     names = ("one", "two")
     with ThreadPoolExecutor(2) as threads:
         return [name for name, wrote in zip(names, threads.map(run, names), strict=True) if wrote]
-
-
-def stream_of(*, key: str | None = None, changes: bool = False) -> Stream:
-    """Return a stream of rows (k string, v bigint)."""
-    return Stream(query="app.q", schema=KEYED, key=(key,) if key else (), changes=changes)
-
-
-def batch_of(number: int, changes: list[Change], *, run: str = "r", signed: bool = True) -> Batch:
-    """Return a batch of rows (k string, v bigint); with signs only if rows may be retracted."""
-    rows = table(KEYED, [(k, v) for k, v, _ in changes])
-    return Batch(
-        run=run, number=number, rows=rows, signs=signs([sign for *_, sign in changes]) if signed else None
-    )
-
-
-def table(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
-    """Return rows as an Arrow table."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def signs(values: Iterable[int]) -> pa.Array:
-    return pa.array(list(values), pa.int8())
 
 
 def check_open_fails(destination: Destination, stream: Stream, match: str | None = None) -> None:
