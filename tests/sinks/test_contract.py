@@ -57,7 +57,7 @@ BREAKS = {
     "writes batches again": (
         "batch.number <= state",
         "None is state",
-        "a_batch_that_comes_again_is_skipped",
+        "a_repeated_batch_is_skipped",
     ),
     "fences no writer": (
         '["epochs"][self.stream.query] != self',
@@ -71,7 +71,7 @@ BREAKS = {
         "a_new_run_starts_afresh",
     ),
     "deletes no rows": ('["rows"].pop', ".get", "a_retracted_row_is_deleted"),
-    "ignores types": ("columns) != columns", "columns) is None", "a_stream_of_another_type_is_refused"),
+    "ignores types": ("columns) != columns", "columns) is None", "a_stream_of_another_type_is_rejected"),
 }
 
 

@@ -236,7 +236,7 @@ class SinkContract:
             writer.write(Batch(run="r", number=1, rows=table(schema, half), signs=back))
         self.holds(destination, stream, half[1::2])
 
-    def test_a_stream_of_another_type_is_refused(self, new_destination: NewDestination) -> None:
+    def test_a_stream_of_another_type_is_rejected(self, new_destination: NewDestination) -> None:
         if not self.typed:
             return
         destination = new_destination()
@@ -251,7 +251,7 @@ class SinkContract:
 
     # -- exactly once -----------------------------------------------------------------------------------------
 
-    def test_a_batch_that_comes_again_is_skipped(self, new_destination: NewDestination) -> None:
+    def test_a_repeated_batch_is_skipped(self, new_destination: NewDestination) -> None:
         destination = new_destination()
         with closing(destination.sink.open(default_stream(self))) as writer:
             first, second = batch_of(3, [("a", 1, 1)], signed=False), batch_of(7, [("a", 2, 1)], signed=False)
