@@ -1,6 +1,6 @@
-"""Change: the one shape in which results move (a view's delta, a changelog entry, a captured row).
+"""Change: the form in which all results are passed on (a view's delta, a changelog entry, a captured row).
 
-A table is the sum of its changes: apply them in the order of `position` and the table appears.
+A table is the sum of its changes: applying them in the order of `position` yields the table.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ CHANGE = "_change"
 
 
 class Op(StrEnum):
-    """What happened to the row; the letters are Debezium's."""
+    """The kind of a change; the letters are Debezium's."""
 
     INSERT = "c"
     UPDATE = "u"
@@ -22,7 +22,7 @@ class Op(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One row before and after; `position` grows by one with each change of a view and never repeats."""
+    """One row before and after a change. `position` increases by one with each change of a view."""
 
     op: Op
     key: tuple[Any, ...]

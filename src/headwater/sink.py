@@ -31,7 +31,7 @@ would replace all rows. So a sink remembers the runs that were replaced, and ref
                         implements `rehearse`.
     any other error     the query fails with its message
 
-`headwater.testing.sink_contract` tests this contract; every sink of Headwater passes it, and so can yours.
+`headwater.testing.SinkContract` tests this contract; every sink of Headwater passes it, and so can yours.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
-"""The slow, obvious way: windows and events one by one, in dictionaries. What the kernel is held against.
+"""A simple, slow implementation of windowed computations, with which the kernel is compared.
 
-It shares no code with the kernel but the values that describe a computation.
+Windows and events are in dictionaries, one by one. It shares only the values that describe a computation with the
+kernel.
 """
 
 from collections import Counter
@@ -12,10 +13,11 @@ from headwater.process.durations import micros
 from headwater.process.windows import triggers as t
 from headwater.process.windows import windows as w
 from headwater.process.windows.windowing import Mode, Stamp, Windowing
+from tests.process.relations import frozen
 
 
 class Trigger:
-    """A trigger of one window."""
+    """The trigger of one window."""
 
     def __init__(self, spec: Any) -> None:
         self.spec = spec
@@ -57,35 +59,37 @@ class Trigger:
                 for part in self.parts:
                     part.element(now)
 
-    def wants(self, watermark: int, now: int, end: int) -> str | None:
-        """The name of what wants to fire."""
+    def should_fire(self, watermark: int, now: int, end: int) -> str | None:
+        """Return the name of the trigger that should fire, if any."""
         match self.spec:
             case t.Default():
                 return "Default" if watermark >= end else None
             case t.AfterWatermark():
                 if self.late_stage:
-                    return self.late.wants(watermark, now, end) if self.late else None
+                    return self.late.should_fire(watermark, now, end) if self.late else None
                 if watermark >= end:
                     return "AfterWatermark"
-                return self.early.wants(watermark, now, end) if self.early else None
+                return self.early.should_fire(watermark, now, end) if self.early else None
             case t.AfterCount(n):
-                return t.name_of(self.spec) if self.count >= n else None
+                return self.spec.label if self.count >= n else None
             case t.EveryBatch() | t.PerRecord():
-                return t.name_of(self.spec) if self.count >= 1 else None
+                return self.spec.label if self.count >= 1 else None
             case t.AfterProcessingTime():
-                return t.name_of(self.spec) if self.deadline is not None and self.deadline <= now else None
+                return self.spec.label if self.deadline is not None and self.deadline <= now else None
             case t.Repeatedly():
-                return self.parts[0].wants(watermark, now, end)
+                return self.parts[0].should_fire(watermark, now, end)
             case t.AfterEach():
-                return self.parts[self.turn].wants(watermark, now, end) if self.turn < len(self.parts) else None
+                return (
+                    self.parts[self.turn].should_fire(watermark, now, end) if self.turn < len(self.parts) else None
+                )
             case t.AfterAll():
-                wishes = [p.wants(watermark, now, end) for p in self.parts]
-                return wishes[-1] if all(wishes) else None
+                names = [p.should_fire(watermark, now, end) for p in self.parts]
+                return names[-1] if all(names) else None
             case _:
-                return next((x for x in (p.wants(watermark, now, end) for p in self.parts) if x), None)
+                return next((x for x in (p.should_fire(watermark, now, end) for p in self.parts) if x), None)
 
     def fire(self, watermark: int, now: int, end: int) -> bool:
-        """Fire; true if it is finished."""
+        """Fire, and return True if the trigger is finished."""
         match self.spec:
             case t.Default():
                 return False
@@ -110,7 +114,7 @@ class Trigger:
                     self.turn += 1
                 return self.turn == len(self.parts)
             case t.AfterAny() | t.AfterAll() | t.OrFinally():
-                finished = [p.fire(watermark, now, end) for p in self.parts if p.wants(watermark, now, end)]
+                finished = [p.fire(watermark, now, end) for p in self.parts if p.should_fire(watermark, now, end)]
                 return all(finished) if isinstance(self.spec, t.AfterAll) else any(finished)
             case _:
                 return True
@@ -148,11 +152,11 @@ class Window:
     finished: bool = False
     timer_done: bool = False
     wake: int | None = None
-    standing: list[tuple[Any, ...]] = field(default_factory=list)
+    emitted: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 def finishes(spec: Any) -> int:
-    """0: never, 1: at the window's end, 2: at any time."""
+    """Return when a trigger may finish: 0 never, 1 at the window's end, 2 at any time."""
     match spec:
         case t.AfterWatermark(_, late):
             return 1 if late is None else 0
@@ -181,7 +185,7 @@ def has_on_time(spec: Any) -> bool:
 
 
 class Oracle:
-    """The whole computation."""
+    """A windowed computation."""
 
     def __init__(self, windowing: Windowing, changes: bool) -> None:
         self.spec = windowing
@@ -196,7 +200,7 @@ class Oracle:
         if self.spec.where.by is w.Time.PROCESSING:
             watermark = now
             rows = [{**row, "event_time": now, "true_time": row["event_time"]} for row in rows]
-        if per_record(self.spec.when):
+        if self.spec.when.sees_each_record:
             keys = {row["key"] for row in rows}
             bundles = [[row for row in rows if row["key"] == key] for key in keys]
             for number in range(max(map(len, bundles), default=0)):
@@ -223,7 +227,7 @@ class Oracle:
                     touched.append(self.add(key, start, end, elements, old, watermark, now))
         for key, start, end in touched:
             window = self.windows[key, start, end]
-            name = window.trigger.wants(watermark, now, end)
+            name = window.trigger.should_fire(watermark, now, end)
             if name:
                 finished = window.trigger.fire(watermark, now, end)
                 self.emit((key, start, end), name, finished, False, watermark)
@@ -231,7 +235,7 @@ class Oracle:
             window.wake = next_deadline(window.trigger, watermark, end, now)
 
     def place(self, key: Any, mine: list[Any], watermark: int) -> dict[tuple[int, int], Any]:
-        """For each window: all elements for it, those of them that came just now, and what it is made of."""
+        """Return for each window the elements to add, those that arrived in this step, and its previous parts."""
         known = {(s, e): window for (k, s, e), window in self.windows.items() if k == key}
         if isinstance(self.spec.where, w.Session):
             return self.sessions(self.spec.where, mine, known)
@@ -296,7 +300,7 @@ class Oracle:
             window.trigger.absorb(other.trigger)
             window.elements += other.elements
             window.pending += other.pending
-            window.standing += other.standing
+            window.emitted += other.emitted
             holds = [h for h in (window.hold, other.hold) if h is not None]
             window.hold = (max if self.spec.stamp is Stamp.LATEST else min)(holds, default=None)
             if (s, e) == (start, end):
@@ -320,8 +324,8 @@ class Oracle:
     ) -> None:
         last = max((o.panes - 1 for o in old.values()), default=None)
         if last is None and isinstance(self.spec.where, w.Session):
-            met = [n for (k, s, e), n in self.closed.items() if k == key and s < end and start < e]
-            last = max(met, default=None)
+            overlapping = [n for (k, s, e), n in self.closed.items() if k == key and s < end and start < e]
+            last = max(overlapping, default=None)
         elif last is None:
             last = self.closed.get((key, start, end))
         for at, row, _ in own:
@@ -332,22 +336,22 @@ class Oracle:
             reached = watermark >= end and not window.timer_done
             gone = end + self.spec.lateness_micros < watermark
             if not window.finished:
-                asked = reached or (window.wake is not None and window.wake <= now)
-                name = window.trigger.wants(watermark, now, end) if asked else None
+                examined = reached or (window.wake is not None and window.wake <= now)
+                name = window.trigger.should_fire(watermark, now, end) if examined else None
                 if name:
                     finished = window.trigger.fire(watermark, now, end)
                     self.emit((key, start, end), name, finished, reached, watermark)
                 elif gone and window.pending:
                     self.emit((key, start, end), "Closing", True, True, watermark)
-                if asked:
+                if examined:
                     window.wake = next_deadline(window.trigger, watermark, end, now)
             window.timer_done |= watermark >= end
             if gone:
                 del self.windows[key, start, end]
                 if self.spec.lateness_micros and window.panes:
                     self.closed[key, start, end] = window.panes - 1
-        kept = 2 * self.spec.lateness_micros + 1
-        self.closed = {at: n for at, n in self.closed.items() if at[2] + kept > watermark}
+        retention = 2 * self.spec.lateness_micros + 1
+        self.closed = {at: n for at, n in self.closed.items() if at[2] + retention > watermark}
 
     def emit(
         self, at: tuple[Any, int, int], name: str, finished: bool, may_be_on_time: bool, watermark: int
@@ -365,11 +369,11 @@ class Oracle:
         values = [result(agg, window.elements) for agg in self.spec.what.values()]
         pane = (*at, *map(frozen, values), stamp, timing, window.panes, nonspeculative, final, name)
         if self.spec.how is Mode.RETRACTING:
-            self.output += [(*old, -1) for old in window.standing]
-            window.standing = []
+            self.output += [(*old, -1) for old in window.emitted]
+            window.emitted = []
             if not self.changes or sum(c for _, _, c in window.elements):
-                window.standing = [pane]
-        if self.spec.how is not Mode.RETRACTING or window.standing:
+                window.emitted = [pane]
+        if self.spec.how is not Mode.RETRACTING or window.emitted:
             self.output.append((*pane, 1))
         window.panes += 1
         window.pending = 0
@@ -380,17 +384,13 @@ class Oracle:
             window.elements = []
 
 
-def per_record(spec: Any) -> bool:
-    return t.is_per_record(spec)
-
-
 def next_deadline(trigger: Trigger, watermark: int, end: int, now: int) -> int | None:
-    """A deadline is a timer: it asks once."""
+    """Return the next deadline. A deadline that has passed does not fire again."""
     return min((d for d in active_deadlines(trigger, watermark, end) if d > now), default=None)
 
 
 def active_deadlines(trigger: Trigger, watermark: int, end: int) -> Any:
-    """The deadlines of the parts whose turn it is."""
+    """Yield the deadlines of the active parts."""
     match trigger.spec:
         case t.AfterWatermark():
             if trigger.late_stage:
@@ -408,40 +408,36 @@ def active_deadlines(trigger: Trigger, watermark: int, end: int) -> Any:
                 yield from active_deadlines(part, watermark, end)
 
 
-def frozen(value: Any) -> Any:
-    return tuple(map(frozen, value)) if isinstance(value, list) else value
-
-
 def result(aggregate: a.Aggregate, elements: list[Any]) -> Any:  # noqa: PLR0912
-    """An aggregate in plain Python, over what stands of the elements."""
+    """Compute an aggregate of elements in plain Python."""
     if aggregate.column is None:
         return sum(change for _, _, change in elements)
-    there = [
+    present = [
         (row.get("true_time", at), row[aggregate.column], c)
         for at, row, c in elements
         if row[aggregate.column] is not None
     ]
     net: Counter[Any] = Counter()
-    for at, value, change in there:
+    for at, value, change in present:
         net[at if aggregate.function is a.Function.COLLECT else None, value] += change
     values = sorted(v for (_, v), n in net.items() for _ in range(max(n, 0)))
     counts = Counter(values)
     match aggregate.function:
         case a.Function.COUNT:
-            return sum(c for _, _, c in there)
+            return sum(c for _, _, c in present)
         case a.Function.SUM:
-            return sum(v * c for _, v, c in there) if sum(c for _, _, c in there) > 0 else None
+            return sum(v * c for _, v, c in present) if sum(c for _, _, c in present) > 0 else None
         case a.Function.MEAN:
-            n = sum(c for _, _, c in there)
-            return sum(v * c for _, v, c in there) / n if n > 0 else None
+            n = sum(c for _, _, c in present)
+            return sum(v * c for _, v, c in present) / n if n > 0 else None
         case a.Function.MIN:
             return min(values, default=None)
         case a.Function.MAX:
             return max(values, default=None)
         case a.Function.FIRST:
-            return min(there, key=lambda x: x[0])[1] if there else None
+            return min(present, key=lambda x: x[0])[1] if present else None
         case a.Function.LAST:
-            return max(reversed(there), key=lambda x: x[0])[1] if there else None
+            return max(reversed(present), key=lambda x: x[0])[1] if present else None
         case a.Function.COLLECT:
             return values
         case a.Function.DISTINCT | a.Function.APPROX_DISTINCT:

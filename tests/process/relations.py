@@ -1,4 +1,4 @@
-"""Runs a kernel over tables as the runners do, and sums up its changes: what every test of joins compares with."""
+"""Run a kernel over tables as the runners do, and sum its changes, for all tests of joins."""
 
 import os
 from collections import Counter
@@ -10,18 +10,18 @@ from headwater.change import CHANGE
 from headwater.process.changes import CHANGE_TYPE
 from headwater.process.kernel import Kernel, Now
 
-EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "40"))  # more to look for rare cases
+EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "40"))  # more examples find rare cases
 
 
 def frozen(value: Any) -> Any:
-    """A value that can be a key of a dictionary."""
+    """Convert a value to one that can be a key of a dictionary."""
     if isinstance(value, dict):
         return tuple((name, frozen(part)) for name, part in value.items())
     return tuple(frozen(part) for part in value) if isinstance(value, list) else value
 
 
 class Running:
-    """A kernel with its state, and the sum of all it said; `seal` is what a runner does between batches."""
+    """A kernel with its state and the sum of its output. `seal` does what a runner does between batches."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel

@@ -1,4 +1,4 @@
-"""The clocks of devices: their offsets are estimated, corrected and shown."""
+"""Clocks of devices: their offsets are estimated, corrected and reported."""
 
 import polars as pl
 import pytest
@@ -25,24 +25,24 @@ def corrected(*steps: pl.DataFrame) -> list[tuple[int, int]]:
 
 
 def test_the_least_difference_seen_is_the_clocks_offset() -> None:
-    # The clock of d is 1000 behind ours, that of e is right; the way takes between 2 and 40.
+    # The clock of d is 1000 slow, that of e is right; transmission takes between 2 and 40.
     rows = readings(("d", 0, 10, 1050), ("d", 20, 30, 1035), ("e", 0, 10, 12))
     assert corrected(rows) == [(1005, 1005), (1025, 1005), (2, 2)]
 
 
-def test_what_is_known_of_a_clock_is_kept() -> None:
+def test_the_offset_is_kept_between_steps() -> None:
     assert corrected(readings(("d", 0, 10, 15)), readings(("d", 50, 60, 99)))[1] == (55, 5)
 
 
-def test_a_clock_that_runs_ahead_is_moved_back() -> None:
+def test_times_of_a_fast_clock_are_reduced() -> None:
     assert corrected(readings(("d", 5000, 5010, 15))) == [(5, -4995)]
 
 
-def test_rows_without_times_or_device_are_given_back_as_they_are() -> None:
+def test_rows_without_times_or_device_are_unchanged() -> None:
     assert corrected(readings(("d", 7, None, 15), (None, 8, 1, 100))) == [(7, 0), (8, 0)]
 
 
-def test_a_clock_that_was_set_anew_is_believed_again() -> None:
+def test_a_clock_that_was_reset_is_estimated_again() -> None:
     hour = 3_600_000_000
     steps = [readings(("d", n * hour, n * hour, n * hour + 5)) for n in range(3)]
     steps += [readings(("d", n * hour - 900, n * hour - 900, n * hour)) for n in range(3, 6)]
@@ -50,17 +50,17 @@ def test_a_clock_that_was_set_anew_is_believed_again() -> None:
 
 
 @given(st.integers(-(10**6), 10**6), st.lists(st.integers(0, 50), min_size=1, max_size=20))
-def test_an_event_is_off_by_at_most_the_shortest_way(offset: int, ways: list[int]) -> None:
-    """However wrong the clock, what is left of the error is the shortest way so far."""
-    steps = [readings(("d", n - offset, n - offset, n + way)) for n, way in enumerate(ways)]
-    for n, (event, _) in enumerate(corrected(*steps)):
-        assert event - n == min(ways[: n + 1])
+def test_the_error_is_the_shortest_transmission_time(offset: int, delays: list[int]) -> None:
+    """Whatever the clock's offset, the remaining error is the shortest transmission time so far."""
+    steps = [readings(("d", n - offset, n - offset, n + delay)) for n, delay in enumerate(delays)]
+    errors = [event - n for n, (event, _) in enumerate(corrected(*steps))]
+    assert errors == [min(delays[: n + 1]) for n in range(len(delays))]
 
 
-def test_what_cannot_be_corrected_is_told_in_words() -> None:
+def test_invalid_columns_are_rejected() -> None:
     with pytest.raises(InvalidError, match="there is no column 'sent'; the columns are device"):
         ClockKernel.of(CLOCKS, pl.Schema({"device": pl.String, "event": pl.Int64}))
     with pytest.raises(InvalidError, match="the time 'sent' is Float64, not Int64 microseconds"):
         ClockKernel.of(CLOCKS, pl.Schema({**SCHEMA, "sent": pl.Float64}))
-    with pytest.raises(InvalidError, match="there is a column 'clock_offset' already"):
+    with pytest.raises(InvalidError, match="the rows already have a column 'clock_offset'"):
         ClockKernel.of(CLOCKS, pl.Schema({**SCHEMA, "clock_offset": pl.Int64}))

@@ -1,4 +1,4 @@
-"""A day of events, ten minutes at a time: what is remembered does not grow."""
+"""A day of events, ten minutes at a time: state does not grow."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,15 +54,15 @@ def rolling() -> tuple[Any, Any]:
 
 
 def deleted_keys() -> tuple[Any, Any]:
-    """Each key is there for one step, and is deleted in the next."""
+    """Each key exists for one step, and is deleted in the next."""
     kernel = ChangelogKernel.of(
         ["n"], pl.Schema({"n": pl.Int64, DELETED: pl.Boolean, f"{POSITION}0": pl.Int64, AT: pl.Int64}), 15 * MINUTE
     )
 
     def make(start: int) -> pl.DataFrame:
         new = rows(start, SIDE).select("n", pl.lit(False).alias(DELETED), pl.col("at").alias(f"{POSITION}0"))
-        gone = new.with_columns(pl.col("n") - EACH, pl.lit(True).alias(DELETED))
-        both = pl.concat([new, gone])
+        deleted = new.with_columns(pl.col("n") - EACH, pl.lit(True).alias(DELETED))
+        both = pl.concat([new, deleted])
         return both.with_columns(pl.col(f"{POSITION}0").alias(AT)).select(kernel.schema.names())
 
     return kernel, make
@@ -73,13 +73,12 @@ def deleted_keys() -> tuple[Any, Any]:
     [lambda: within(How.INNER), lambda: within(How.FULL), as_of, rolling, deleted_keys],
     ids=["inner within", "full within", "as of", "rolling", "deleted keys"],
 )
-def test_a_day_of_events_leaves_no_more_than_an_hour(make: Callable[[], tuple[Any, Any]]) -> None:
+def test_state_after_a_day_is_not_larger_than_after_an_hour(make: Callable[[], tuple[Any, Any]]) -> None:
     kernel, events = make()
     running = Running(kernel)
     hour = 0
     for start in range(0, DAY, STEP):
-        came = events(start)
-        running.step(came, max(0, start - 1), seal=True)
+        running.step(events(start), max(0, start - 1), seal=True)
         running.step(None, start + STEP - 1, seal=True)
         if start < 60 * MINUTE:
             hour = max(hour, running.state_rows)

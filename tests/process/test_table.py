@@ -1,4 +1,4 @@
-"""A table of runs against a dictionary, by random changes; and that what is read does not depend on the runs."""
+"""A table of runs compared with a dictionary, under random changes; reads do not depend on the runs."""
 
 from typing import Any
 
@@ -41,9 +41,9 @@ def content(rows: pl.DataFrame) -> dict[Any, float]:
 @pytest.mark.parametrize("by", [("user", "day"), ("user",), ("day",), ()])
 @pytest.mark.parametrize("collide", [False, True])
 def test_a_table_is_a_dictionary(by: tuple[str, ...], collide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if collide:  # A hash of two values, so that different keys share it.
-        honest = tables.key_hash
-        monkeypatch.setattr(tables, "key_hash", lambda rows, some: honest(rows, some) % np.uint64(2))
+    if collide:  # A hash with two values, so that different keys have the same.
+        real_hash = tables.key_hash
+        monkeypatch.setattr(tables, "key_hash", lambda rows, some: real_hash(rows, some) % np.uint64(2))
 
     @settings(max_examples=60, deadline=None)
     @given(changes, st.sets(keys, max_size=4))
@@ -65,7 +65,7 @@ def test_a_table_is_a_dictionary(by: tuple[str, ...], collide: bool, monkeypatch
                 table = table.sealed()
                 assert not table.fresh.height
             assert content(table.rows) == model
-            assert content(before.rows) == was  # A change leaves the table as it was.
+            assert content(before.rows) == was  # A change does not modify the table.
         assert content(table.get(key_frame(wanted))) == {k: v for k, v in model.items() if k in wanted}
         users = {user for user, _ in wanted}
         of_users = table.get(pl.DataFrame({"user": list(users)}, schema={"user": pl.String}))
@@ -76,7 +76,7 @@ def test_a_table_is_a_dictionary(by: tuple[str, ...], collide: bool, monkeypatch
     check()
 
 
-def test_runs_are_few_and_a_small_change_leaves_the_long_ones_alone() -> None:
+def test_there_are_few_runs_and_a_small_change_does_not_rewrite_long_ones() -> None:
     table = Table.empty(pl.Schema({"k": pl.Int64, "v": pl.Int64}), ["k"])
     table = table.put(pl.DataFrame({"k": range(100_000), "v": [0] * 100_000})).sealed()
     longest = table.runs[0]
@@ -87,25 +87,25 @@ def test_runs_are_few_and_a_small_change_leaves_the_long_ones_alone() -> None:
     assert table.get(pl.DataFrame({"k": [7, 100_001]})).rows() == [(7, 7)]
 
 
-def test_what_is_dropped_leaves_no_mark_when_nothing_is_older() -> None:
+def test_dropped_rows_leave_no_tombstone_if_no_run_is_older() -> None:
     table = Table.empty(pl.Schema({"k": pl.Int64}), ["k"]).put(pl.DataFrame({"k": [1, 2, 3]})).sealed()
     table = table.drop(pl.DataFrame({"k": [1, 2, 3]})).sealed()
     assert sum(map(len, table.runs)) == 0
 
 
-def test_one_row_without_a_key() -> None:
+def test_a_table_without_a_key_has_one_row() -> None:
     table = Table.empty(pl.Schema({"v": pl.Int64}), [])
     for number in range(3):
         table = table.put(pl.DataFrame({"v": [number]})).sealed()
     assert table.rows.rows() == [(2,)]
 
 
-def test_keys_of_another_width_are_found() -> None:
+def test_keys_with_another_integer_type_are_found() -> None:
     table = Table.empty(pl.Schema({"k": pl.Int64}), ["k"]).put(pl.DataFrame({"k": [1]}, schema={"k": pl.Int8}))
     assert table.sealed().get(pl.DataFrame({"k": [1]}, schema={"k": pl.Int32})).height == 1
 
 
-def test_runs_can_be_kept_and_taken_again() -> None:
+def test_a_table_can_be_rebuilt_from_its_runs() -> None:
     table = Table.empty(SCHEMA, ["user", "day"]).put(frame({("ann", 1): 2.0})).sealed()
     again = Table.empty(SCHEMA, ["user", "day"]).of_runs([Run.ordered(run.frame) for run in table.runs])
     assert content(again.rows) == {("ann", 1): 2.0}

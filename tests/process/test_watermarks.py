@@ -1,4 +1,4 @@
-"""Watermarks per partition, and partitions that are idle."""
+"""Watermarks of partitions, and idle partitions."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,13 +20,13 @@ def test_a_lagging_partition_holds_the_watermark() -> None:
     assert marks.observe({"b": 90}, now=1).watermark == 85
 
 
-def test_a_partition_that_said_nothing_yet_holds_too() -> None:
+def test_a_partition_without_rows_holds_the_watermark() -> None:
     marks = Watermarks().expect(["a", "b"], now=0).observe({"a": 100}, now=0)
     assert marks.watermark == BEGINNING
     assert marks.holding == ["b"]
 
 
-def test_an_idle_partition_does_not_hold_and_is_named() -> None:
+def test_an_idle_partition_does_not_hold_the_watermark_and_is_reported() -> None:
     marks = Watermarks(idle_after="10 microseconds").observe({"a": 100, "b": 20}, now=0)
     marks = marks.observe({"a": 130}, now=9)
     assert marks.watermark == 20
@@ -34,36 +34,36 @@ def test_an_idle_partition_does_not_hold_and_is_named() -> None:
     assert (marks.watermark, marks.idle) == (140, ["b"])
 
 
-def test_a_partition_that_comes_back_does_not_pull_the_watermark_back() -> None:
+def test_a_partition_that_continues_does_not_lower_the_watermark() -> None:
     marks = Watermarks(idle_after="10 microseconds").observe({"a": 100, "b": 20}, now=0)
     marks = marks.observe({"a": 140}, now=10).observe({"b": 30}, now=11)
     assert (marks.watermark, marks.idle) == (140, [])
     assert marks.observe({"a": 150, "b": 160}, now=12).watermark == 150
 
 
-def test_if_all_are_idle_the_watermark_stands() -> None:
+def test_the_watermark_stays_if_all_partitions_are_idle() -> None:
     marks = Watermarks(idle_after="10 microseconds").observe({"a": 100, "b": 20}, now=0).advance(now=50)
     assert (marks.watermark, marks.idle) == (20, ["a", "b"])
 
 
-def test_without_idleness_nobody_is_idle() -> None:
+def test_no_partition_is_idle_without_idle_after() -> None:
     assert Watermarks().observe({"a": 100, "b": 20}, now=0).advance(now=10**12).idle == []
 
 
-def test_a_users_estimate_is_taken() -> None:
+def test_a_custom_estimate_is_used() -> None:
     assert Watermarks(lambda batch: batch.latest // 2).observe({"a": 100}, now=0).watermark == 50
 
 
-def test_an_estimate_beyond_the_latest_event_is_refused() -> None:
-    with pytest.raises(InvalidError, match="partition 'a' gave 101, which is after its latest event 100"):
+def test_an_estimate_after_the_latest_event_is_rejected() -> None:
+    with pytest.raises(InvalidError, match="partition 'a' is 101, which is after its latest event 100"):
         Watermarks(lambda batch: batch.latest + 1).observe({"a": 100}, now=0)
 
 
-def test_a_users_function_is_given_times_and_gives_one() -> None:
-    given: list[Observed] = []
+def test_a_users_function_takes_and_returns_datetimes() -> None:
+    seen: list[Observed] = []
 
     def half_of_the_spread(observed: Observed) -> datetime:
-        given.append(observed)
+        seen.append(observed)
         return observed.highest - (observed.highest - observed.lowest) / 2
 
     start = datetime(2026, 1, 1, tzinfo=UTC)
@@ -71,7 +71,7 @@ def test_a_users_function_is_given_times_and_gives_one() -> None:
     marks = Watermarks(UserEstimate(half_of_the_spread)).observe({"0": base + 100}, now=0, lowest={"0": base})
     assert marks.watermark == base + 50
     assert marks.observe({"0": base + 70}, now=0, lowest={"0": base + 60}).watermark == base + 65
-    first, second = given
+    first, second = seen
     assert (first.watermark, first.lowest, first.latest) == (None, start, start + timedelta(microseconds=100))
     assert (second.highest - start, second.latest - start) == (
         timedelta(microseconds=70),
@@ -88,17 +88,17 @@ def test_a_time_without_a_zone_is_utc() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda observed: 7, "gave 7; it must give a datetime"),
+        (lambda observed: 7, "returned 7; it must return a datetime"),
         (lambda observed: 1 / 0, "failed on Observed.*ZeroDivisionError: division by zero"),
         (lambda observed: observed.latest + timedelta(1), "which is after its latest event"),
     ],
 )
-def test_what_a_users_function_must_not_do_is_told(function: Any, message: str) -> None:
+def test_errors_of_a_users_function_are_reported(function: Any, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         Watermarks(UserEstimate(function)).observe({"0": 100}, now=0)
 
 
-def test_a_topic_takes_a_function_or_a_delay() -> None:
+def test_a_topic_has_a_function_or_a_delay() -> None:
     app = App("shop")
     assert app.topic("orders", watermark=lambda seen: seen.latest).watermark is not None
     with pytest.raises(InvalidError, match=r"topic 'a': .* cannot be combined with delay='1 second'"):

@@ -1,17 +1,17 @@
-"""The contract suite itself: the page's sink keeps it, and sinks that break it are found out."""
+"""The contract suite itself: the sink of the documentation passes it, and broken sinks fail it."""
 
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from headwater.testing.sink_contract import Place, SinkContract
+from headwater.testing import Destination, SinkContract
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "sinks.md"
 
@@ -21,7 +21,7 @@ def program(name: str) -> str:
     return str(found)
 
 
-def test_the_sink_of_the_page_keeps_the_contract(tmp_path: Path) -> None:
+def test_the_documented_sink_passes_the_contract(tmp_path: Path) -> None:
     for name in ("json_file.py", "test_json_file.py"):
         (tmp_path / name).write_text(program(name))
     done = subprocess.run(
@@ -39,7 +39,7 @@ class JsonFileContract(SinkContract):
 
 def load(name: str, text: str) -> ModuleType:
     module = ModuleType(name)
-    sys.modules[name] = module  # a dataclass asks for its module
+    sys.modules[name] = module  # a dataclass looks up its module
     try:
         exec(text, module.__dict__)
     finally:
@@ -54,39 +54,63 @@ def rows_in(path: str) -> list[dict[str, Any]]:
 
 
 BREAKS = {
-    "takes every batch twice": ("batch.number <= state", "None is state", "a_batch_that_comes_again_is_skipped"),
-    "fences nobody": (
+    "writes batches again": (
+        "batch.number <= state",
+        "None is state",
+        "a_repeated_batch_is_skipped",
+    ),
+    "fences no writer": (
         '["epochs"][self.stream.query] != self',
         '["epochs"] is self',
-        "who_opens_later_fences_who_opened_before",
+        "a_later_writer_fences_the_earlier_one",
     ),
-    "revives old runs": ("batch.run != runs[-1]", "False", "a_run_that_was_replaced_is_over"),
-    "adds runs up": ('state["rows"] = {}', 'state.setdefault("rows", {})', "a_new_run_starts_afresh"),
-    "deletes nothing": ('["rows"].pop', ".get", "a_row_that_is_taken_back_is_gone"),
-    "looks at no type": ("columns) != columns", "columns) is None", "a_stream_of_another_type_is_refused"),
+    "accepts a run that was replaced": ("batch.run != runs[-1]", "False", "a_run_that_was_replaced_is_over"),
+    "keeps the rows of the previous run": (
+        'state["rows"] = {}',
+        'state.setdefault("rows", {})',
+        "a_new_run_starts_afresh",
+    ),
+    "deletes no rows": ('["rows"].pop', ".get", "a_retracted_row_is_deleted"),
+    "ignores types": ("columns) != columns", "columns) is None", "a_stream_of_another_type_is_rejected"),
 }
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_a_broken_sink_is_found_out(name: str, tmp_path: Path) -> None:
+def test_a_broken_sink_fails(name: str, tmp_path: Path) -> None:
     right, wrong, test = BREAKS[name]
     text = program("json_file.py")
     assert text.count(right) == 1
     sound, broken = load("json_file", text), load("json_file", text.replace(right, wrong))
     check = getattr(JsonFileContract(), f"test_{test}")
 
-    def places(module: Any) -> Any:
-        def make() -> Place:
+    def destinations(module: Any) -> Any:
+        def make() -> Destination:
             sink = module.JsonFile(str(tmp_path / f"{uuid4()}.json"))
-            return Place(sink=sink, read=lambda stream: rows_in(sink.path))
+            return Destination(sink=sink, read=lambda stream: rows_in(sink.path))
 
         return make
 
-    check(places(sound))
+    check(destinations(sound))
     with pytest.raises((AssertionError, pytest.fail.Exception)):
-        check(places(broken))
+        check(destinations(broken))
 
 
-def test_who_gives_no_place_is_told() -> None:
-    with pytest.raises(NotImplementedError, match="give the fixture `new_place`"):
-        SinkContract.new_place.__wrapped__(SinkContract())  # type: ignore[attr-defined]
+def test_a_missing_fixture_is_reported() -> None:
+    with pytest.raises(NotImplementedError, match="define the fixture `new_destination`"):
+        SinkContract.new_destination.__wrapped__(SinkContract(), None)  # type: ignore[attr-defined]
+
+
+def test_the_former_names_still_work() -> None:
+    from headwater.testing import sinks
+
+    assert sinks.Place is sinks.Destination is Destination
+    assert sinks.SinkContract is SinkContract
+
+
+def test_a_suite_with_the_former_fixture_still_works() -> None:
+    class FormerContract(SinkContract):
+        def new_place(self) -> None: ...
+
+    request = SimpleNamespace(getfixturevalue=lambda name: f"the fixture {name}")
+    found = SinkContract.new_destination.__wrapped__(FormerContract(), request)  # type: ignore[attr-defined]
+    assert found == "the fixture new_place"

@@ -16,7 +16,7 @@ import headwater as hw
 from headwater.errors import ConflictError, InvalidError
 from headwater.sink import Batch, Stream
 from headwater.sinks import delta
-from headwater.testing.sink_contract import Place, SinkContract
+from headwater.testing import Destination, SinkContract
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
 PLAIN = Stream(query="shop.totals", schema=SCHEMA)
@@ -38,10 +38,10 @@ class TestContract(SinkContract):
     kills = 3
 
     @pytest.fixture
-    def new_place(self, tmp_path: Path) -> Callable[[], Place]:
-        def make() -> Place:
+    def new_destination(self, tmp_path: Path) -> Callable[[], Destination]:
+        def make() -> Destination:
             path = tmp_path / str(uuid4())
-            return Place(sink=hw.Delta(path), read=lambda stream: rows_in(path))
+            return Destination(sink=hw.Delta(path), read=lambda stream: rows_in(path))
 
         return make
 

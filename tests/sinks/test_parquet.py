@@ -20,7 +20,7 @@ from headwater.errors import ConflictError, CorruptError, InvalidError, Unavaila
 from headwater.sink import Batch, Stream
 from headwater.sinks import manifests, parquet
 from headwater.sinks.manifests import GRACE_MS, ManifestChain
-from headwater.testing.sink_contract import Place, SinkContract
+from headwater.testing import Destination, SinkContract
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
 KEYED = Stream(query="shop.totals", schema=SCHEMA, key=("k",), changes=True)
@@ -81,10 +81,10 @@ def interruptions(folder: Path, patch: pytest.MonkeyPatch, stream: Stream) -> It
 
 class TestContract(SinkContract):
     @pytest.fixture
-    def new_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Place]:
-        def make() -> Place:
+    def new_destination(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Destination]:
+        def make() -> Destination:
             folder = tmp_path / str(uuid4())
-            return Place(
+            return Destination(
                 sink=hw.Parquet(folder),
                 read=lambda stream: hw.read_parquet(folder).to_pylist() if (folder / "manifests").exists() else [],
                 interruptions=lambda stream: interruptions(folder, monkeypatch, stream),
@@ -96,15 +96,15 @@ class TestContract(SinkContract):
 def test_a_killed_process_leaves_a_whole_batch_or_none(tmp_path: Path) -> None:
     """Runs the test of the contract with a real SIGKILL instead of injected faults."""
 
-    def make() -> Place:
-        return Place(
+    def make() -> Destination:
+        return Destination(
             sink=hw.Parquet(tmp_path),
             read=lambda stream: hw.read_parquet(tmp_path).to_pylist() if any(tmp_path.iterdir()) else [],
         )
 
     contract = TestContract()
     contract.kills = 3
-    contract.test_an_interrupted_write_is_whole_or_nothing_and_can_be_done_again(make)
+    contract.test_an_interrupted_write_is_atomic_and_can_be_repeated(make)
 
 
 def test_small_files_are_merged(tmp_path: Path) -> None:

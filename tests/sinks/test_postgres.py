@@ -15,7 +15,7 @@ from psycopg import sql
 import headwater as hw
 from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.sink import Batch, Stream
-from headwater.testing.sink_contract import Place, SinkContract, batch_of, json_form, stream_of, table
+from headwater.testing.sink_contract import Destination, SinkContract, batch_of, json_form, stream_of, table
 from support.postgres import PostgresServer
 from support.tcp_proxy import FOREVER, Cut
 
@@ -67,10 +67,10 @@ class TestPostgres(SinkContract):
     key_types = (*SinkContract.key_types, "tinyint", "double", "timestamp_ntz", "binary", "array")
 
     @pytest.fixture
-    def new_place(self, postgres: PostgresServer) -> Callable[[], Place]:
-        def make() -> Place:
+    def new_destination(self, postgres: PostgresServer) -> Callable[[], Destination]:
+        def make() -> Destination:
             name = new_name()
-            return Place(
+            return Destination(
                 sink=hw.Postgres(postgres.dsn, table=name),
                 read=lambda stream: rows_of(postgres.dsn, name, stream),
                 interruptions=lambda stream: cuts(postgres, name, stream),

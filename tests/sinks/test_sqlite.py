@@ -17,7 +17,7 @@ import pytest
 import headwater as hw
 from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.sink import Batch, Stream
-from headwater.testing.sink_contract import Place, SinkContract, batch_of, json_form, stream_of
+from headwater.testing.sink_contract import Destination, SinkContract, batch_of, json_form, stream_of
 
 
 class Failing(sqlite3.Connection):
@@ -100,10 +100,10 @@ class SqliteContract(SinkContract):
 
 class TestSqlite(SqliteContract):
     @pytest.fixture
-    def new_place(self, tmp_path: Path) -> Callable[[], Place]:
-        def make() -> Place:
+    def new_destination(self, tmp_path: Path) -> Callable[[], Destination]:
+        def make() -> Destination:
             sink = hw.Sqlite(tmp_path / f"{uuid4()}.db", table="results")
-            return Place(
+            return Destination(
                 sink=sink,
                 read=lambda stream: rows_of(sink, stream),
                 interruptions=lambda stream: failures(sink, stream),
@@ -117,8 +117,8 @@ def test_a_killed_process_leaves_no_partial_batch(tmp_path: Path) -> None:
     sink = hw.Sqlite(str(tmp_path / "all.db"), table='results of "tea"')
     with closing(sqlite3.connect(sink.path)) as db:
         db.execute("create table others (x)")
-    place = Place(sink=sink, read=lambda stream: rows_of(sink, stream))
-    SqliteContract().test_an_interrupted_write_is_whole_or_nothing_and_can_be_done_again(lambda: place)
+    place = Destination(sink=sink, read=lambda stream: rows_of(sink, stream))
+    SqliteContract().test_an_interrupted_write_is_atomic_and_can_be_repeated(lambda: place)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import headwater as hw
 from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.json_values import json_part
 from headwater.sink import Batch, Guarantee, Stream, Writer
-from headwater.testing.sink_contract import Place, SinkContract
+from headwater.testing import Destination, SinkContract
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
 from headwater.transmit.client.topics import alter_topic, delete_topic, topic_settings
@@ -309,13 +309,13 @@ class TestContract(SinkContract):
         return json_part(kind)(pa.scalar(value, kind).as_py())
 
     @pytest.fixture
-    def new_place(self, broker: Broker) -> Callable[[], Place]:
+    def new_destination(self, broker: Broker) -> Callable[[], Destination]:
         topics = (f"totals-{n}" for n in count())
 
-        def make() -> Place:
+        def make() -> Destination:
             # Progress belongs to the query, so each topic gets queries of its own by a prefix.
             sink = hw.KafkaTopic(next(topics), servers=broker.bootstrap_servers, partitions=2)
-            return Place(
+            return Destination(
                 sink=_PrefixedTopic(sink),
                 read=lambda stream: read_rows(broker, sink.name, stream),
                 interruptions=lambda stream: interruptions(_PrefixedTopic(sink), stream),

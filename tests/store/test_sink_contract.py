@@ -14,7 +14,7 @@ from headwater.sink import Batch, Guarantee, Stream
 from headwater.store.columns import Column
 from headwater.store.shapes import ViewShape
 from headwater.store.views import ViewStore
-from headwater.testing.sink_contract import Place, SinkContract, json_form
+from headwater.testing.sink_contract import Destination, SinkContract, json_form
 from support.postgres import PostgresServer
 
 
@@ -66,8 +66,8 @@ class StoreContract(SinkContract):
     test_changes_without_a_key = None
     test_a_run_that_was_replaced_is_over = None
     test_a_run_that_continues_another_keeps_its_rows = None
-    test_who_opens_later_fences_who_opened_before = None
-    test_of_two_that_open_at_the_same_time_one_writes = None
+    test_a_later_writer_fences_the_earlier_one = None
+    test_only_one_of_two_concurrent_writers_succeeds = None
     test_queries_do_not_fence_each_other = None
 
     def kept(self, value: Any, kind: pa.DataType) -> Any:
@@ -80,21 +80,21 @@ class StoreContract(SinkContract):
 
 class TestInAFile(StoreContract):
     @pytest.fixture
-    def new_place(self, tmp_path: Path) -> Callable[[], Place]:
-        return lambda: place_at(tmp_path / f"{uuid4()}.db")
+    def new_destination(self, tmp_path: Path) -> Callable[[], Destination]:
+        return lambda: destination_at(tmp_path / f"{uuid4()}.db")
 
 
 class TestInPostgres(StoreContract):
     kills = 2
 
     @pytest.fixture
-    def new_place(self, postgres: PostgresServer) -> Callable[[], Place]:
-        return lambda: place_at(f"{postgres.dsn}?schema=s{uuid4().hex}")
+    def new_destination(self, postgres: PostgresServer) -> Callable[[], Destination]:
+        return lambda: destination_at(f"{postgres.dsn}?schema=s{uuid4().hex}")
 
 
-def place_at(location: Path | str) -> Place:
+def destination_at(location: Path | str) -> Destination:
     def read(stream: Stream) -> list[dict[str, Any]]:
         with closing(ViewStore(location)) as store:
             return store.rows("v")
 
-    return Place(sink=StoreSink(location), read=read)
+    return Destination(sink=StoreSink(location), read=read)

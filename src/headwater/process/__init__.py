@@ -1,4 +1,4 @@
-"""The meaning of stream computations: pure values and kernels. No Spark, no clock, no IO.
+"""Stream computations as pure values and kernels: no Spark, no clock, no IO.
 
     windows        windows, triggers, panes and the kernel that computes them
     tables         changelogs, joins, aggregates and rankings over tables that change

@@ -1,11 +1,11 @@
-"""Changes: rows with weights, which add up. What every kernel over tables computes with.
+"""Changes: rows with weights, which add up. All kernels over tables compute with them.
 
-Inside a kernel a weight is any number: how many times a row is there, or is to be taken away. Outside, a change
-is one row put (1) or one taken back (-1). Rows are equal if all their columns are; a row that is nowhere said
-to be put twice is there once.
+Inside a kernel, a weight is any number: how many times a row is inserted, or retracted if it is negative. Outside,
+a change is one inserted row (1) or one retracted row (-1). Rows are equal if all their columns are equal. A row
+without a weight is inserted once.
 
-A table of rows by weight can hold rows of a negative weight for a while: what is taken back before it was put,
-since inputs are out of order, waits for it, and both go when it comes.
+A table of rows by weight can temporarily contain rows with a negative weight: if inputs are out of order, a row
+can be retracted before it is inserted. When the insert arrives, the weights cancel out.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from headwater.change import CHANGE
 from headwater.process.table import Table
 
 ROW = "_row"
-"""A whole row, as one value."""
+"""Name of the column that contains a whole row as a struct."""
 
 CHANGE_TYPE = pl.Int8()
 
@@ -29,17 +29,20 @@ LEDGER_SCHEMA = {
     "reason": pl.String(),
     "last_pane": pl.Int32(),
 }
-"""The columns of the late ledger beside the row itself."""
+"""The columns of the late ledger, apart from the row itself."""
+
+EXPIRED, NO_TIME = "expired", "no event time"
+"""Reasons in the late ledger: the row is later than the permitted lateness, or it has no event time."""
 
 
-def weighed(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows with a weight that can be summed up; each is there once where nothing else is said."""
+def with_weights(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with a weight that can be summed; a row without a weight gets 1."""
     weight = pl.col(CHANGE).cast(pl.Int64) if CHANGE in rows.columns else pl.lit(1, pl.Int64).alias(CHANGE)
     return rows.with_columns(weight)
 
 
 def net(rows: pl.DataFrame) -> pl.DataFrame:
-    """Each row once, with the sum of its weights; without those that add up to nothing."""
+    """Return each distinct row once with the sum of its weights, without the rows whose sum is 0."""
     if not rows.height:
         return rows
     names = [name for name in rows.columns if name != CHANGE]
@@ -47,20 +50,20 @@ def net(rows: pl.DataFrame) -> pl.DataFrame:
     return summed.filter(pl.col(CHANGE) != 0).select(rows.columns)
 
 
-def settled(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of which none takes back another; equal ones may stay apart, which costs less than to look for them."""
+def without_retractions(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of which none retracts another. Equal rows are combined only if there are retractions."""
     return rows if (rows.get_column(CHANGE) > 0).all() else net(rows)
 
 
 def difference(after: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """What has to be added to `before` to have `after`; equal rows of `after` may stay apart."""
+    """Return the changes that turn `before` into `after`; equal rows of `after` may stay separate."""
     if not before.height:
         return after.select(before.columns)
     return net(pl.concat([before.with_columns(-pl.col(CHANGE)), after.select(before.columns)]))
 
 
 def as_changes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of any weight as rows that are put or taken back; those that are taken back come first."""
+    """Convert rows of any weight to inserts and retractions, retractions first."""
     weights = rows.get_column(CHANGE).to_numpy()
     if len(weights) and np.abs(weights).max() > 1:
         rows = rows[np.repeat(np.arange(len(weights)), np.abs(weights))]
@@ -69,32 +72,33 @@ def as_changes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def put_weights(table: Table, known: pl.DataFrame, delta: pl.DataFrame) -> tuple[Table, pl.DataFrame]:
-    """Add weights, those of a row in one, to those of a table, of which `known` are the rows that they may meet.
+    """Add the weights of `delta`, in which each row is distinct, to those of a table.
 
-    Gives the table and what is now in the place of `known`. The table's columns are its key and the weight.
+    `known` are the table's rows that may be equal to rows of `delta`. Returns the new table, and the rows that
+    replace `known`. The table's columns are its key and the weight.
     """
     key, columns = table.key, [*table.key, CHANGE]
     known, delta = known.select(columns), delta.select(columns)
-    met = known.join(delta, on=key, how="semi", nulls_equal=True) if known.height else known
-    if not met.height:
+    matching = known.join(delta, on=key, how="semi", nulls_equal=True) if known.height else known
+    if not matching.height:
         return table.put(delta), pl.concat([known, delta])
-    summed = pl.concat([met, delta]).group_by(key, maintain_order=True).agg(pl.col(CHANGE).sum())
+    summed = pl.concat([matching, delta]).group_by(key, maintain_order=True).agg(pl.col(CHANGE).sum())
     changed, gone = summed.filter(pl.col(CHANGE) != 0), summed.filter(pl.col(CHANGE) == 0)
     table = table.put(changed)
     table = table.drop(gone.select(key)) if gone.height else table
-    return table, pl.concat([known.join(met, on=key, how="anti", nulls_equal=True), changed])
+    return table, pl.concat([known.join(matching, on=key, how="anti", nulls_equal=True), changed])
 
 
 def ledger(
     rows: pl.DataFrame, row: pl.Expr, reason: str, time: pl.Expr | None = None, watermark: int | None = None
 ) -> pl.DataFrame:
-    """Rows that an operator does not take, as the late ledger has them."""
+    """Return rejected rows as entries of the late ledger."""
     at = pl.lit(None, pl.Int64) if time is None else time
     late_by = pl.lit(None, pl.Int64) if time is None or watermark is None else watermark - at
-    nothing = pl.lit(None, pl.Int64)
+    null = pl.lit(None, pl.Int64)
     return rows.select(
-        nothing.alias("window_start"),
-        nothing.alias("window_end"),
+        null.alias("window_start"),
+        null.alias("window_end"),
         at.alias("event_time"),
         late_by.alias("late_by"),
         pl.lit(reason).alias("reason"),
@@ -103,6 +107,18 @@ def ledger(
     )
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names as a message shows them."""
+def split_late(
+    rows: pl.DataFrame, row: pl.Expr, time: str, is_late: pl.Expr, watermark: int
+) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+    """Separate rows that are on time from those that are late or have no time, which become ledger entries."""
+    has_time = pl.col(time).is_not_null()
+    timeless, expired = rows.filter(~has_time), rows.filter(has_time & is_late)
+    if not timeless.height and not expired.height:
+        return rows, None
+    late = [ledger(timeless, row, NO_TIME), ledger(expired, row, EXPIRED, pl.col(time), watermark)]
+    return rows.filter(has_time & ~is_late), pl.concat(late)
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Join names for a message."""
     return ", ".join(names)

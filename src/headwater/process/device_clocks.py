@@ -1,9 +1,10 @@
-"""The clocks of devices: how far each is off, estimated from the rows themselves, and corrected.
+"""Clocks of devices: estimate the error of each clock from the rows themselves, and correct it.
 
-A row knows when its event was and when it was sent, by the device's clock, and when it was received, by ours. What
-lies between sending and receiving is the clock's offset and the way. The way never takes less than no time and is
-sometimes short, so the least difference seen of a device is nearest to its offset, off by the shortest way seen.
-Clocks drift and are set anew, so only what was seen lately counts.
+A row contains the time of its event and the time at which it was sent, both by the device's clock, and the time at
+which it was received, by ours. The difference between receiving and sending is the clock's offset plus the
+transmission time. Transmission time is never negative and sometimes short, so the least difference seen for a
+device is the best estimate of its offset: it is too large by the shortest transmission time. Clocks drift and are
+reset, so only recent differences count.
 """
 
 from dataclasses import dataclass
@@ -18,14 +19,14 @@ from headwater.process.table import Table
 CLOCKS = "clocks"
 _PERIOD = "period"
 OFFSET = "clock_offset"
-"""The column that shows by how much an event time was moved."""
+"""The column with the correction that was added to the event time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClocks:
-    """Which columns tell of devices' clocks: who it is, and three times in microseconds.
+    """The columns that describe devices' clocks: the device, and three times in microseconds.
 
-    An offset counts for `memory` at least and twice that at most.
+    A difference counts for at least `memory` and at most twice that.
     """
 
     device: str
@@ -40,9 +41,9 @@ class DeviceClocks:
 
 @dataclass(frozen=True, slots=True)
 class ClockKernel:
-    """Moves event times from the devices' clocks to ours; gives all rows back, with `clock_offset`.
+    """Converts event times from the devices' clocks to ours; returns all rows, with `clock_offset`.
 
-    A time that is missing moves nothing, and where nothing is known of a clock the offset is 0.
+    Rows in which a time is missing do not affect the estimate. The offset of an unknown clock is 0.
     """
 
     clocks: DeviceClocks
@@ -63,7 +64,9 @@ class ClockKernel:
                     f"cannot correct clocks: the time {column!r} is {schema[column]}, not Int64 microseconds"
                 )
         if OFFSET in schema:
-            raise InvalidError(f"cannot correct clocks: there is a column {OFFSET!r} already; rename it before")
+            raise InvalidError(
+                f"cannot correct clocks: the rows already have a column {OFFSET!r}; rename it first"
+            )
         return cls(clocks, schema)
 
     @property
@@ -82,21 +85,22 @@ class ClockKernel:
         device, table = self.clocks.device, state[CLOCKS]
         known = table.get(rows.select(device).unique())
         recent = pl.col(_PERIOD) >= pl.col(_PERIOD).max().over(device) - 1
-        kept = pl.concat([known, self._seen(rows).select(known.columns)])
+        kept = pl.concat([known, self._least_differences(rows).select(known.columns)])
         kept = kept.group_by(device, _PERIOD, maintain_order=True).agg(pl.col(OFFSET).min()).filter(recent)
-        nearest = kept.group_by(device, maintain_order=True).agg(pl.col(OFFSET).min())
-        moved = rows.join(nearest, on=device, how="left", maintain_order="left")
-        moved = moved.with_columns(pl.col(OFFSET).fill_null(0))
-        moved = moved.with_columns(pl.col(self.clocks.event) + pl.col(OFFSET)).select(self.output_schema.names())
-        forgotten = known.join(kept, on=[device, _PERIOD], how="anti").select(device, _PERIOD)
-        return KernelStep({CLOCKS: table.drop(forgotten).put(kept)}, moved)
+        best = kept.group_by(device, maintain_order=True).agg(pl.col(OFFSET).min())
+        corrected = rows.join(best, on=device, how="left", maintain_order="left")
+        corrected = corrected.with_columns(pl.col(OFFSET).fill_null(0))
+        corrected = corrected.with_columns(pl.col(self.clocks.event) + pl.col(OFFSET))
+        outdated = known.join(kept, on=[device, _PERIOD], how="anti").select(device, _PERIOD)
+        output = corrected.select(self.output_schema.names())
+        return KernelStep({CLOCKS: table.drop(outdated).put(kept)}, output)
 
-    def _seen(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The least difference of each device in each period of time."""
+    def _least_differences(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the least difference of each device in each period."""
         received = pl.col(self.clocks.received)
-        told = rows.select(
+        differences = rows.select(
             self.clocks.device,
             (received // micros(self.clocks.memory)).alias(_PERIOD),
             (received - pl.col(self.clocks.sent)).alias(OFFSET),
         ).drop_nulls()
-        return told.group_by(self.clocks.device, _PERIOD, maintain_order=True).agg(pl.col(OFFSET).min())
+        return differences.group_by(self.clocks.device, _PERIOD, maintain_order=True).agg(pl.col(OFFSET).min())

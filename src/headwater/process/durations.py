@@ -1,4 +1,4 @@
-"""Durations as people write them: `"1 minute"`, `"30 seconds"`, `"1 hour 30 minutes"`."""
+"""Parse durations such as `"1 minute"`, `"30 seconds"` and `"1 hour 30 minutes"`."""
 
 import re
 from datetime import timedelta
@@ -18,7 +18,7 @@ _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read a duration of one or more parts, each a number and a unit.
+    """Parse a duration of one or more parts, each a number and a unit.
 
     >>> parse_duration("1 hour 30 minutes")
     datetime.timedelta(seconds=5400)
@@ -36,12 +36,12 @@ def parse_duration(text: str) -> timedelta:
             f"cannot read duration {text!r}: expected a number and a unit, such as '1 minute' or '30 seconds'"
         )
     if total <= timedelta():
-        raise InvalidError(f"duration {text!r} must be longer than nothing")
+        raise InvalidError(f"duration {text!r} must be greater than zero")
     return total
 
 
 def micros(text: str) -> int:
-    """A duration in microseconds, the unit in which kernels count.
+    """Parse a duration to microseconds, the unit of all times in kernels.
 
     >>> micros("2 milliseconds")
     2000

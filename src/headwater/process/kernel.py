@@ -1,7 +1,7 @@
-"""Kernel: a stateful operator as a pure function over columns, which every runner runs alike.
+"""Kernel: a stateful operator as a pure function over columns, the same for every runner.
 
-A kernel knows no Spark, no clock and no IO. It is given the rows of one step and the time, and returns what it
-remembers and what it has to say. Three runners run the same kernel: the simulator, Spark streaming, Spark batch.
+A kernel uses no Spark, no clock and no IO. It takes its state, the rows of one step and the time, and returns its
+new state and its output. Three runners run the same kernel: the simulator, Spark streaming, Spark batch.
 """
 
 from collections.abc import Mapping
@@ -13,20 +13,20 @@ import polars as pl
 from headwater.process.table import Table
 
 State = Mapping[str, Table]
-"""What a kernel remembers: tables by name, each with its own key."""
+"""The state of a kernel: tables by name, each with its own key."""
 
 BEGINNING = -(2**63)
-"""The watermark before anything is known; all times are microseconds since 1970, UTC."""
+"""The initial watermark. All times are microseconds since 1970, UTC."""
 
 
-def behind(watermark: int, duration: int) -> int:
-    """The moment that lies a duration behind a watermark; there is none before the beginning."""
+def time_before(watermark: int, duration: int) -> int:
+    """Return the time that is a duration before a watermark, but not less than `BEGINNING`."""
     return max(watermark - duration, BEGINNING)
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The time of a step, in both senses: how far event time is complete, and what the clock says."""
+    """The time of a step: the watermark, up to which event time is complete, and processing time, by the clock."""
 
     watermark: int = BEGINNING
     processing_time: int = 0
@@ -34,9 +34,10 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class KernelStep:
-    """What a step gives; `wake_up` is the processing time at which the kernel wants a step, rows or no rows.
+    """The result of a step.
 
-    `late` holds the rows that no window took, for the late ledger; `counters` says how many of what there was.
+    `wake_up` is the processing time at which the kernel needs a step even without rows. `late` holds the rejected
+    rows, as entries of the late ledger. `counters` are numbers for statistics, by name.
     """
 
     state: State
@@ -47,28 +48,29 @@ class KernelStep:
 
 
 class Kernel(Protocol):
-    """What the runners need to know of an operator."""
+    """The interface of an operator that runners use."""
 
     @property
     def schema(self) -> pl.Schema:
-        """The rows it takes."""
+        """The schema of its input rows."""
         ...
 
     def initial(self) -> State:
-        """What it remembers before the first step."""
+        """Return the state before the first step."""
         ...
 
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        """Make fewer rows of the same meaning, before they travel; `step` takes the result in the rows' place.
+        """Reduce rows before they are sent to another process; `step` accepts the result in place of the rows.
 
-        `now.watermark` is the one at which `step` will take them: rows that are too late for it are not combined.
+        `now.watermark` is the watermark at which `step` will process them; rows that are too late for it stay as
+        they are.
         """
         ...
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
-        """Take rows in at `now.watermark`, then fire what is due.
+        """Process rows at `now.watermark`, then emit the results that are due.
 
-        A runner that learns of a new watermark from the rows themselves calls twice: once with the rows at the old
-        watermark, once without rows at the new one. So a row is never late because of a row that came with it.
+        A runner that derives a new watermark from the rows themselves calls twice: once with the rows at the old
+        watermark, once without rows at the new one. So a row is never late because of a row of the same batch.
         """
         ...

@@ -1,15 +1,15 @@
-"""Table: rows by key, as a value. What a kernel remembers between two steps is a few of these.
+"""Table: rows by key, as a value. The state of a kernel is a few tables.
 
-A table is a few sorted *runs*, oldest first, and what has changed since they were sealed. A change is written
-down beside them, with a mark for what is gone; a later row takes the place of an earlier one of the same key. So
-reading or changing some rows costs what they are, not what is stored, and a run, once sealed, never changes: a
-runner can keep it, share it and map it into memory. `sealed` makes a run of the changes and merges runs of similar
-size, so that there are about log(n) of them.
+A table consists of a few sorted *runs*, oldest first, and the changes since they were sealed (a log-structured
+merge tree). Changes are kept separately, with a tombstone for each deleted key; a newer row replaces an older one
+of the same key. So the cost of reading or changing rows depends on their number, not on the size of the table. A
+sealed run never changes: a runner can keep it, share it and map it into memory. `sealed` turns the changes into a
+run and merges runs of similar size, so that there are about log(n) of them.
 
-Inside a run, rows stand in the order of a hash of `by`, the columns that reads name: the whole key unless told
-otherwise. Where it is a part of the key, the hash's other half is of the rest; so rows with an equal part stand
-side by side, and one of them is found without looking at the others. Polars' hash may change with its version; who
-keeps runs must remember `hash_mark()` and make them anew (`Run.of`) when it differs.
+Inside a run, rows are sorted by a hash of `by`, the columns that reads name; by default, the whole key. If `by` is
+a part of the key, half of the hash is that of `by` and half that of the rest of the key: rows with an equal part
+are adjacent, and one of them is found without reading the others. Polars' hash may change with its version: a
+runner that stores runs must store `hash_mark()` with them, and rebuild the runs (`Run.of`) if it differs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,18 +26,18 @@ Hashes = npt.NDArray[np.uint64]
 HASH, GONE = "_hash", "_gone"
 
 GROWTH = 4
-"""A run is merged into the one before it unless that is this many times as long. More makes fewer runs to look
-into and more rows to copy."""
+"""A run is merged into the previous one unless that is more than this many times as long. A greater number means
+fewer runs to search and more rows to copy."""
 
 _SEED = 7
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-"""Knuth's multiplier: spreads the bits of one column's hash before the next one's is added."""
+"""Knuth's multiplier: spreads the bits of one column's hash before the hash of the next column is combined."""
 
 _HALF, _LOW, _NONE = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0)
 
 
 def key_hash(rows: pl.DataFrame, columns: Sequence[str]) -> Hashes:
-    """A hash of some columns for each row; the same for equal values in any process with the same Polars."""
+    """Return a hash of some columns for each row; equal in all processes with the same version of Polars."""
     hashes: Hashes = np.zeros(rows.height, dtype=np.uint64)
     for number, name in enumerate(columns):
         part = rows.get_column(name).hash(_SEED).to_numpy()
@@ -45,51 +45,51 @@ def key_hash(rows: pl.DataFrame, columns: Sequence[str]) -> Hashes:
     return hashes
 
 
-def _place(rows: pl.DataFrame, by: Sequence[str], rest: Sequence[str]) -> Hashes:
-    """The hash by which rows stand in a run."""
+def _sort_hash(rows: pl.DataFrame, by: Sequence[str], rest: Sequence[str]) -> Hashes:
+    """Return the hash by which rows are sorted in a run."""
     hashes = key_hash(rows, by)
     return (hashes & ~_LOW) | (key_hash(rows, rest) >> _HALF) if rest else hashes
 
 
 @cache
 def hash_mark() -> int:
-    """What tells two versions of the hash apart."""
+    """Return a number that identifies the version of the hash."""
     sample = pl.DataFrame({"text": ["headwater", None], "number": [1, -1], "real": [0.5, None]})
     return int(key_hash(sample, sample.columns).sum())
 
 
 class _Needles:
-    """Keys to be looked up, in the order of their hashes; those of whole keys, or of the part `by`."""
+    """Keys to look up, sorted by their hashes, which are of whole keys or of the part `by`."""
 
     __slots__ = ("distinct", "hashes", "keys", "open")
 
     def __init__(self, keys: pl.DataFrame, by: Sequence[str], rest: Sequence[str]) -> None:
         is_whole = set(rest) <= set(keys.columns)
-        hashes = _place(keys, by, rest) if is_whole else key_hash(keys, by) & ~_LOW
+        hashes = _sort_hash(keys, by, rest) if is_whole else key_hash(keys, by) & ~_LOW
         order = np.argsort(hashes)
         self.hashes = hashes[order]
         self.keys = keys[order]
         self.distinct = is_whole and _all_differ(self.hashes)
         self.open = _NONE if is_whole else _LOW
-        """The bits of a hash that may be any."""
+        """The bits of a hash that are not compared."""
 
     @classmethod
     def ordered(cls, keys: pl.DataFrame, hashes: Hashes) -> Self:
-        """Take keys that are in order already and all differ in their hashes."""
+        """Create needles of keys that are sorted already and have different hashes."""
         needles = cls.__new__(cls)
         needles.keys, needles.hashes, needles.distinct, needles.open = keys, hashes, True, _NONE
         return needles
 
     def without(self, found: npt.NDArray[np.bool_]) -> "_Needles":
-        """Those that are still to be looked for."""
+        """Return the needles that have not been found."""
         return _Needles.ordered(self.keys.filter(~found), self.hashes[~found])
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Rows of a table beside keys: the hash of each key, and the rows found, with `_hash` among their columns.
+    """The result of `Table.match`: the hash of each key, and the rows found, which have a column `_hash`.
 
-    No two keys share a hash here, so rows and keys can be put together by it alone.
+    No two different keys have the same hash, so rows and keys can be joined by it alone.
     """
 
     hashes: Hashes
@@ -98,25 +98,25 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rows in the order of their hashes, with `_hash` and `_gone` beside their own columns."""
+    """Rows sorted by their hashes, with the additional columns `_hash` and `_gone` (tombstones)."""
 
     frame: pl.DataFrame
     hashes: Hashes = field(repr=False)
     distinct: bool
     lows: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
-    """The least value of columns that were asked about; a run never changes, so it is found out once."""
+    """Cache of the least values of columns; a run never changes."""
 
     @classmethod
     def of(cls, rows: pl.DataFrame, by: Sequence[str], rest: Sequence[str] = ()) -> Self:
-        """Put rows, which have `_gone` among their columns, in order."""
-        hashes = _place(rows, by, rest)
+        """Create a run of rows in any order, which have a column `_gone`."""
+        hashes = _sort_hash(rows, by, rest)
         order = np.argsort(hashes, kind="stable")
         ordered = rows[order].with_columns(pl.Series(HASH, hashes[order]))
         return cls.ordered(ordered)
 
     @classmethod
     def ordered(cls, frame: pl.DataFrame) -> Self:
-        """Take rows that are in order already."""
+        """Create a run of rows that are sorted already."""
         hashes = frame.get_column(HASH).rechunk().to_numpy()
         return cls(frame, hashes, _all_differ(hashes))
 
@@ -124,21 +124,21 @@ class Run:
         return self.frame.height
 
     @property
-    def has_marks(self) -> bool:
-        """Whether some of its rows only say that a key is gone."""
+    def has_tombstones(self) -> bool:
+        """True if some of its rows are tombstones."""
         if GONE not in self.lows:
             self.lows[GONE] = int(bool(self.frame.get_column(GONE).any()))
         return self.lows[GONE] > 0
 
     def low(self, column: str) -> int:
-        """The least value of a column of whole numbers; beyond all of them if there is none."""
+        """Return the least value of an integer column; the greatest integer if there is none."""
         if column not in self.lows:
             least = self.frame.get_column(column).min()
             self.lows[column] = least if isinstance(least, int) else 2**63 - 1
         return self.lows[column]
 
     def positions(self, needles: _Needles) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_] | None]:
-        """Where rows with these hashes stand; and which needles were found, where that is one for one."""
+        """Return the indexes of rows with these hashes; and, if hashes are distinct, which needles were found."""
         if not len(self.hashes):
             return np.zeros(0, dtype=np.intp), None
         if self.distinct and needles.distinct:
@@ -152,7 +152,7 @@ class Run:
         return np.repeat(low - before, lengths) + np.arange(lengths.sum()), None
 
     def find(self, needles: _Needles) -> pl.DataFrame:
-        """The rows, marks of what is gone among them, whose key is one of these."""
+        """Return the rows with these keys, tombstones included."""
         at, found = self.positions(needles)
         rows = self.frame[at]
         if found is None:
@@ -164,18 +164,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One row for each key. A change gives a new table and leaves this one as it is."""
+    """One row for each key. A change returns a new table and leaves this one unchanged."""
 
     key: tuple[str, ...]
     by: tuple[str, ...]
     fresh: pl.DataFrame
     runs: tuple[Run, ...] = ()
     hashes: Hashes | None = None
-    """Of the rows of `fresh`, where these are known and the rows are in their order."""
+    """The hashes of the rows of `fresh`, if they are known and the rows are sorted by them."""
 
     @classmethod
     def empty(cls, schema: pl.Schema, key: Sequence[str], by: Sequence[str] | None = None) -> Self:
-        """A table without rows. A read that names all columns of `by`, a part of the key, does not scan."""
+        """Create a table without rows. A read that names all columns of `by`, a part of the key, does not scan."""
         fresh = pl.DataFrame(schema={**schema, GONE: pl.Boolean})
         return cls(tuple(key), tuple(key if by is None else by), fresh)
 
@@ -190,40 +190,40 @@ class Table:
 
     @property
     def rows(self) -> pl.DataFrame:
-        """All rows; this looks at every one."""
+        """All rows; reads the whole table."""
         return self.where(pl.lit(True))
 
     def get(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """The rows whose key is in `keys`, which may name only some of the key's columns."""
-        keys = self._typed(keys)
+        """Return the rows whose key is in `keys`, which may have only some of the key's columns."""
+        keys = self._cast(keys)
         found = [part for part in self._find(keys, self.runs, self.fresh) if part.height]
         rows = _newest(found, self.key) if found else self.fresh.clear()
         return rows.filter(~pl.col(GONE)).select(self._columns)
 
-    def meet(self, keys: pl.DataFrame) -> Matches | None:
-        """What is stored of these keys, of which some may be there several times, to be put together by hashes.
+    def match(self, keys: pl.DataFrame) -> Matches | None:
+        """Return the rows with these keys, which may contain duplicates, to be joined with the keys by hash.
 
-        None where that is not possible: two keys have one hash, `by` is not the whole key, or there are changes
-        that are not in runs. Then the long way leads there, by `get`.
+        Returns None if that is not possible: two different keys have the same hash, `by` is not the whole key, or
+        there are changes that are not in runs. Use `get` then.
         """
         if not self.by or self.by != self.key or self.fresh.height:
             return None
-        keys = self._typed(keys.select(self.key))
+        keys = self._cast(keys.select(self.key))
         hashes = key_hash(keys, self.by)
         order = np.argsort(hashes)
         ordered = hashes[order]
         is_first = np.ones(len(ordered), dtype=np.bool_)
         is_first[1:] = ordered[1:] != ordered[:-1]
         if not is_first.all():
-            again = np.flatnonzero(~is_first)
-            if not _equal(keys[order[again]], keys[order[again - 1]]).all():
+            repeated = np.flatnonzero(~is_first)
+            if not _equal(keys[order[repeated]], keys[order[repeated - 1]]).all():
                 return None
             order, ordered = order[is_first], ordered[is_first]
-        found = self._found(_Needles.ordered(keys[order], ordered))
+        found = self._find_distinct(_Needles.ordered(keys[order], ordered))
         return None if found is None else Matches(hashes, found)
 
-    def _found(self, needles: _Needles) -> pl.DataFrame | None:
-        """The rows of runs with the keys of needles that differ in their hashes; None if hashes do not suffice."""
+    def _find_distinct(self, needles: _Needles) -> pl.DataFrame | None:
+        """Return the rows of runs with these keys, whose hashes are distinct; None if hashes are not enough."""
         parts: list[pl.DataFrame] = []
         for run in reversed(self.runs):
             at, found = run.positions(needles)
@@ -236,18 +236,18 @@ class Table:
             rows = run.frame[at]
             if not _equal(rows, needles.keys if found.all() else needles.keys.filter(found)).all():
                 return None
-            parts.append(rows if not run.has_marks else rows.filter(~pl.col(GONE)))
+            parts.append(rows if not run.has_tombstones else rows.filter(~pl.col(GONE)))
             needles = needles.without(found)
-        nothing = self.fresh.with_columns(pl.lit(0, pl.UInt64).alias(HASH))
-        rows = pl.concat([part.select(nothing.columns) for part in parts]) if parts else nothing
+        empty = self.fresh.with_columns(pl.lit(0, pl.UInt64).alias(HASH))
+        rows = pl.concat([part.select(empty.columns) for part in parts]) if parts else empty
         return rows.drop(GONE)
 
     def up_to(self, column: str, limit: int) -> pl.DataFrame:
-        """The rows in which a column of whole numbers is not above a limit; runs without any are not read."""
+        """Return the rows in which an integer column is at most `limit`; runs without such rows are not read."""
         return self._where(pl.col(column) <= limit, lambda run: run.low(column) <= limit)
 
     def where(self, condition: pl.Expr) -> pl.DataFrame:
-        """The rows for which a condition holds."""
+        """Return the rows for which a condition is true."""
         return self._where(condition, lambda run: True)
 
     def _where(self, condition: pl.Expr, may_have: Callable[[Run], bool]) -> pl.DataFrame:
@@ -264,9 +264,9 @@ class Table:
         return pl.concat(some) if some else parts[0]
 
     def put(self, rows: pl.DataFrame) -> Self:
-        """With these rows, each in the place of the one that had its key.
+        """Insert rows, replacing those with the same key.
 
-        Where rows come with their hashes, as `meet` gave them, these need not be made again.
+        If rows have their hashes, as returned by `match`, the hashes are not computed again.
         """
         if not rows.height:
             return self
@@ -275,26 +275,26 @@ class Table:
             if (hashes[1:] < hashes[:-1]).any():
                 rows = rows.sort(HASH)
                 hashes = rows.get_column(HASH).to_numpy()
-            fresh = self._typed(rows.select(self._columns)).with_columns(pl.lit(False).alias(GONE))
+            fresh = self._cast(rows.select(self._columns)).with_columns(pl.lit(False).alias(GONE))
             return type(self)(self.key, self.by, fresh, self.runs, hashes)
-        rows = self._typed(rows.select(self._columns)).with_columns(pl.lit(False).alias(GONE))
+        rows = self._cast(rows.select(self._columns)).with_columns(pl.lit(False).alias(GONE))
         return self._with(rows)
 
     def drop(self, keys: pl.DataFrame) -> Self:
-        """Without the rows whose key is in `keys`, which may name only some of the key's columns."""
+        """Delete the rows whose key is in `keys`, which may have only some of the key's columns."""
         gone = self.get(keys)
         if not gone.height:
             return self
         if not self.runs:
             return type(self)(self.key, self.by, _anti(self.fresh, gone.select(self.key)))
-        marks = gone.select(self.key).with_columns(
+        tombstones = gone.select(self.key).with_columns(
             *(pl.lit(None, kind).alias(name) for name, kind in self.schema.items() if name not in self.key),
             pl.lit(True).alias(GONE),
         )
-        return self._with(marks.select(self.fresh.columns))
+        return self._with(tombstones.select(self.fresh.columns))
 
     def sealed(self) -> Self:
-        """The same rows with all changes in runs."""
+        """Return a table with the same rows, with all changes in runs."""
         if not self.fresh.height:
             return self
         if self.hashes is None:
@@ -304,30 +304,30 @@ class Table:
         runs = [*self.runs, newest]
         while len(runs) > 1 and len(runs[-2]) <= GROWTH * len(runs[-1]):
             newer, older = runs.pop(), runs.pop()
-            runs.append(_merged(self, older, newer, first=not runs))
+            runs.append(_merge(self, older, newer, first=not runs))
         return self.of_runs([run for run in runs if len(run)])
 
     def of_runs(self, runs: Sequence[Run]) -> Self:
-        """A table like this one that consists of these runs, oldest first."""
+        """Return a table with the same schema that consists of these runs, oldest first."""
         return type(self)(self.key, self.by, self.fresh.clear(), tuple(runs))
 
     def __len__(self) -> int:
         return self.rows.height
 
-    # -- inside -----------------------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------------
 
     @property
     def _columns(self) -> list[str]:
         return [name for name in self.fresh.columns if name != GONE]
 
-    def _typed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """With the table's types: a number's hash depends on its width."""
+    def _cast(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Cast rows to the table's types, because the hash of a number depends on its width."""
         kinds = self.fresh.schema
         wrong = {name: kinds[name] for name, kind in rows.schema.items() if kind != kinds[name]}
         return rows.cast(wrong) if wrong else rows  # type: ignore[arg-type]
 
     def _find(self, keys: pl.DataFrame, runs: Sequence[Run], fresh: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """What each part has of some keys, newest part first."""
+        """Yield the rows of each part that have these keys, newest part first."""
         columns = self.fresh.columns
         if fresh.height:
             yield _semi(fresh, keys)
@@ -338,7 +338,7 @@ class Table:
             yield found.select(columns)
 
     def _not_in(self, rows: pl.DataFrame, newer: Sequence[Run]) -> pl.DataFrame:
-        """Those of some rows that have not been replaced since."""
+        """Return the rows that have not been replaced in newer parts."""
         keys = rows.select(self.key)
         replaced = [part.select(self.key) for part in self._find(keys, newer, self.fresh) if part.height]
         return _anti(rows, pl.concat(replaced)) if replaced else rows
@@ -350,35 +350,35 @@ class Table:
 
 
 def _newest(parts: Sequence[pl.DataFrame], key: Sequence[str]) -> pl.DataFrame:
-    """One row of each key, of the first part that has one; a part has a key only once."""
+    """Return one row for each key, from the first part that has it; a part has a key only once."""
     if len(parts) == 1:
         return parts[0]
     rows = pl.concat(parts)
     return rows.unique(key, keep="first", maintain_order=True) if key else rows.head(1)
 
 
-def _merged(table: Table, older: Run, newer: Run, *, first: bool) -> Run:
-    """One run of two; the marks of what is gone are not needed where nothing is older."""
-    kept, added = _kept(table, older, newer), np.arange(len(newer))
-    if first and newer.has_marks:
+def _merge(table: Table, older: Run, newer: Run, *, first: bool) -> Run:
+    """Merge two runs; tombstones are dropped if there is no older run (`first`)."""
+    kept, added = _not_replaced(table, older, newer), np.arange(len(newer))
+    if first and newer.has_tombstones:
         added = np.flatnonzero(~newer.frame.get_column(GONE).to_numpy())
-    if first and older.has_marks:
+    if first and older.has_tombstones:
         kept = kept[~older.frame.get_column(GONE).to_numpy()[kept]]
     hashes = np.concatenate([older.hashes[kept], newer.hashes[added]])
-    # A stable sort of two sorted halves is a merge; the rows are then copied once.
+    # A stable sort of two sorted halves is a merge. The rows are then copied once.
     order = np.argsort(hashes, kind="stable")
     at = np.concatenate([kept, added + len(older)])[order]
     both = pl.concat([older.frame, newer.frame], rechunk=True)[at]
     return Run(both, hashes[order], older.distinct and newer.distinct and _all_differ(hashes[order]))
 
 
-def _kept(table: Table, older: Run, newer: Run) -> npt.NDArray[np.intp]:
-    """Where the rows of a run stand whose key is not in a newer one."""
+def _not_replaced(table: Table, older: Run, newer: Run) -> npt.NDArray[np.intp]:
+    """Return the indexes of the rows of a run whose key is not in a newer run."""
     keys = newer.frame.select(table.key)
     if table.by:
         needles = _Needles.ordered(keys, newer.hashes) if newer.distinct else _Needles(keys, table.by, table.rest)
         at, found = older.positions(needles)
-        # Hashes can be equal where keys are not: then the long way.
+        # Different keys can have equal hashes: then join by key.
         if found is not None and _equal(older.frame.select(table.key)[at], needles.keys.filter(found)).all():
             keep = np.ones(len(older), dtype=np.bool_)
             keep[at] = False
@@ -392,7 +392,7 @@ def _all_differ(hashes: Hashes) -> bool:
 
 
 def _equal(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.Series:
-    """Where rows and keys, side by side, agree in all columns of the keys."""
+    """Return True for each row that equals the key with the same index in all columns of the keys."""
     same = pl.Series([True]).new_from_index(0, rows.height)
     for name in keys.columns:
         same = same & rows.get_column(name).eq_missing(keys.get_column(name))

@@ -1,7 +1,8 @@
-"""Watermarks: how far event time is complete, as far as can be known from what came.
+"""Watermarks: an estimate of the time up to which event time is complete, based on the rows so far.
 
-Each partition has its own: a partition that lags holds the others back instead of having its rows called late. One
-that is silent for long is idle: it does not hold, and is named. All times are microseconds.
+Each partition has its own watermark: a partition that lags holds the common watermark back, so that its rows are
+not late. A partition without rows for some time is idle: it does not hold the watermark back, and is reported. All
+times are microseconds.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +17,11 @@ from headwater.process.kernel import BEGINNING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedBatch:
-    """What the rows of one batch say of a partition: their greatest and least event time, and what was known of it
-    before; `latest` is the greatest of all."""
+    """The event times of one partition in a batch.
+
+    `highest` and `lowest` are those of the batch, `latest` is the greatest so far, `watermark` the partition's
+    watermark before the batch.
+    """
 
     partition: str
     highest: int
@@ -27,15 +31,15 @@ class ObservedBatch:
 
 
 Estimate = Callable[[ObservedBatch], int]
-"""Of what came from a partition, the time up to which its events are complete."""
+"""Returns the time up to which a partition's events are complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What a user's own estimate of the watermark is given: event times of one partition.
+    """The argument of a user's watermark function: event times of one partition.
 
-    `highest` and `lowest` are of the batch that came, `latest` is the highest of all so far; `watermark` is the
-    partition's before this batch, None for its first.
+    `highest` and `lowest` are those of the current batch, `latest` is the highest so far. `watermark` is the
+    partition's watermark before this batch, None for its first batch.
     """
 
     partition: str
@@ -50,17 +54,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class UserEstimate:
-    """A user's function of an `Observed` that gives a time, checked."""
+    """A user's watermark function, whose result is checked."""
 
     function: Callable[[Observed], datetime]
 
     def __call__(self, batch: ObservedBatch) -> int:
         observed = Observed(
             partition=batch.partition,
-            highest=_moment(batch.highest),
-            lowest=_moment(batch.lowest),
-            latest=_moment(batch.latest),
-            watermark=None if batch.watermark == BEGINNING else _moment(batch.watermark),
+            highest=_datetime(batch.highest),
+            lowest=_datetime(batch.lowest),
+            latest=_datetime(batch.latest),
+            watermark=None if batch.watermark == BEGINNING else _datetime(batch.watermark),
         )
         name = getattr(self.function, "__name__", repr(self.function))
         try:
@@ -70,19 +74,19 @@ class UserEstimate:
                 f"the watermark function {name!r} failed on {observed}: {type(error).__name__}: {error}"
             ) from error
         if not isinstance(complete, datetime):
-            raise InvalidError(f"the watermark function {name!r} gave {complete!r}; it must give a datetime")
+            raise InvalidError(f"the watermark function {name!r} returned {complete!r}; it must return a datetime")
         if complete.tzinfo is None:
             complete = complete.replace(tzinfo=UTC)
         return int((complete - _EPOCH) // timedelta(microseconds=1))
 
 
-def _moment(time: int) -> datetime:
+def _datetime(time: int) -> datetime:
     return _EPOCH + timedelta(microseconds=time)
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedDisorder:
-    """Events come at most `delay` behind the latest one of their partition; without `delay`, in order."""
+    """Events arrive at most `delay` after a later one of their partition; in order without `delay`."""
 
     delay: str | None = None
 
@@ -96,7 +100,7 @@ class BoundedDisorder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMark:
-    """What is known of one partition: its latest event, its own watermark, and when it last said something."""
+    """The state of one partition: its latest event, its watermark, and when its last row arrived."""
 
     latest: int = BEGINNING
     watermark: int = BEGINNING
@@ -106,9 +110,9 @@ class PartitionMark:
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """The watermarks of all partitions, as a value; `watermark` is the least of those that are not idle.
+    """The watermarks of all partitions, as a value. `watermark` is the least of those that are not idle.
 
-    A partition that was idle and comes back with old events does not pull the watermark back: it never falls.
+    It never decreases, even if a partition that was idle continues with old events.
     """
 
     estimate: Estimate = field(default_factory=BoundedDisorder)
@@ -117,56 +121,58 @@ class Watermarks:
     watermark: int = BEGINNING
 
     def expect(self, partitions: list[str], now: int) -> "Watermarks":
-        """Know of partitions before they say anything: they hold the watermark until they do, or are idle."""
+        """Add partitions before their first row; each holds the watermark back until it has rows or is idle."""
         new = {name: PartitionMark(seen_at=now) for name in partitions if name not in self.partitions}
         return replace(self, partitions={**self.partitions, **new})
 
     def observe(
         self, latest: Mapping[str, int], now: int, lowest: Mapping[str, int] | None = None
     ) -> "Watermarks":
-        """Take in the greatest event time of each partition that events came from, and what time it is; the least
-        ones too, for estimates that look at them."""
+        """Update the watermarks with the greatest event time of each partition that has new rows.
+
+        `lowest` are the least event times, for estimates that use them; `now` is the processing time.
+        """
         marks = dict(self.partitions)
         for name, time in latest.items():
-            known = marks.get(name, PartitionMark(seen_at=now))
-            greatest = max(known.latest, time)
+            mark = marks.get(name, PartitionMark(seen_at=now))
+            greatest = max(mark.latest, time)
             complete = self.estimate(
                 ObservedBatch(
                     partition=name,
                     highest=time,
                     lowest=time if lowest is None else lowest.get(name, time),
                     latest=greatest,
-                    watermark=known.watermark,
+                    watermark=mark.watermark,
                 )
             )
             if complete > greatest:
                 raise InvalidError(
-                    f"the watermark estimate for partition {name!r} gave {complete}, which is after its latest "
-                    f"event {greatest}; give a time up to which no event is to be expected"
+                    f"the watermark estimate for partition {name!r} is {complete}, which is after its latest "
+                    f"event {greatest}; return a time after which all further events are expected"
                 )
-            marks[name] = PartitionMark(latest=greatest, watermark=max(known.watermark, complete), seen_at=now)
+            marks[name] = PartitionMark(latest=greatest, watermark=max(mark.watermark, complete), seen_at=now)
         return replace(self, partitions=marks).advance(now)
 
     def advance(self, now: int) -> "Watermarks":
-        """See what the passing of time alone changes: who is idle, and how far the others are."""
-        patience = micros(self.idle_after) if self.idle_after else None
+        """Update idle partitions and the common watermark for a new processing time."""
+        idle_micros = micros(self.idle_after) if self.idle_after else None
         marks = {
-            name: replace(mark, is_idle=patience is not None and now - mark.seen_at >= patience)
+            name: replace(mark, is_idle=idle_micros is not None and now - mark.seen_at >= idle_micros)
             for name, mark in self.partitions.items()
         }
         active = [mark.watermark for mark in marks.values() if not mark.is_idle]
-        # If all are idle nobody knows better than the watermark that stands.
-        reached = min(active, default=self.watermark)
-        return replace(self, partitions=marks, watermark=max(self.watermark, reached))
+        # If all partitions are idle, the watermark stays where it is.
+        least = min(active, default=self.watermark)
+        return replace(self, partitions=marks, watermark=max(self.watermark, least))
 
     @property
     def idle(self) -> list[str]:
-        """The partitions that hold nothing back since they are silent."""
+        """The idle partitions, which do not hold the watermark back."""
         return sorted(name for name, mark in self.partitions.items() if mark.is_idle)
 
     @property
     def holding(self) -> list[str]:
-        """The partitions that the watermark waits for: those furthest behind."""
+        """The partitions that hold the watermark back: those with the lowest watermark."""
         active = {name: mark.watermark for name, mark in self.partitions.items() if not mark.is_idle}
         least = min(active.values(), default=None)
         return sorted(name for name, mark in active.items() if mark == least)

@@ -1,17 +1,28 @@
-"""For tests of your own: transcripts and the simulator, from pytest or anywhere.
+"""Tools for your own tests: transcripts, the simulator, and the contract of sinks.
 
     from headwater.testing import check_transcripts
 
     def test_sessions():
         check_transcripts("transcripts/sessions.yaml")
 
-Processing time is a manual clock here: nothing waits.
+Processing time is a manual clock: no test has to wait. Transcripts run with or without pytest; `SinkContract` and
+`Destination` need pytest and hypothesis, and are imported on first use.
+
+transcripts           parse and run a transcript of windows
+relation_transcripts  the same for tables and joins
+notation              parse windows, triggers and aggregates from text
+simulator             run kernels in this process
+spark_runner          run kernels as a query of Spark
+sink_contract         tests that every sink must pass
+sample_batches        small streams and batches for tests of sinks
+sample_values         values of every type that a sink may get
+process_kill          kill a process while it writes
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import yaml
@@ -24,6 +35,9 @@ from headwater.testing.relation_transcripts import RelationTranscript, is_relati
 from headwater.testing.simulator import Simulator
 from headwater.testing.transcripts import MakeRunner, Mismatch, Runner, Transcript, read_transcript
 
+if TYPE_CHECKING:
+    from headwater.testing.sink_contract import Destination, SinkContract
+
 __all__ = [
     "check_transcripts",
     "load_transcripts",
@@ -34,12 +48,22 @@ __all__ = [
     "WindowedKernel",
     "Windowing",
     "ManualClock",
+    "SinkContract",
+    "Destination",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("SinkContract", "Destination"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from headwater.testing import sink_contract
+
+    return getattr(sink_contract, name)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a transcript holds; if not, `reason` says where it does not."""
+    """The result of a transcript; if it does not hold, `reason` gives the first difference."""
 
     file: str
     name: str
@@ -48,7 +72,7 @@ class Verdict:
 
 
 def simulate(windowings: Sequence[Any], schema: pl.Schema) -> Runner:
-    """A simulator for a chain of computations over rows of this schema: windowings, or kernels as they are."""
+    """Return a simulator for a chain of computations (windowings or kernels) over rows of this schema."""
     kernels = []
     for windowing in windowings:
         kernel = WindowedKernel.of(windowing, schema) if isinstance(windowing, Windowing) else windowing
@@ -64,11 +88,11 @@ def _on_spark() -> MakeRunner:
 
 
 RUNNERS: dict[str, Callable[[], MakeRunner]] = {"simulator": lambda: simulate, "spark": _on_spark}
-"""The runners there are, by the name that `--on` takes."""
+"""The runners, by their name in the option `--on`."""
 
 
 def load_transcripts(path: str | Path) -> list[Transcript | RelationTranscript]:
-    """The transcripts of a YAML file, one a document."""
+    """Load the transcripts of a YAML file, one for each document."""
     try:
         documents = list(yaml.safe_load_all(Path(path).read_text()))
     except (OSError, yaml.YAMLError) as error:
@@ -77,9 +101,9 @@ def load_transcripts(path: str | Path) -> list[Transcript | RelationTranscript]:
 
 
 def run_transcripts(paths: Iterable[str | Path], *, on: str = "simulator") -> list[Verdict]:
-    """Run all transcripts of these files, and say of each whether it holds."""
+    """Run all transcripts of these files, and return a verdict for each."""
     if on not in RUNNERS:
-        raise InvalidError(f"cannot run transcripts on {on!r}; there is {', '.join(RUNNERS)}")
+        raise InvalidError(f"cannot run transcripts on {on!r}; use one of {', '.join(RUNNERS)}")
     make_runner = RUNNERS[on]()
     return [
         _verdict(str(path), transcript, make_runner) for path in paths for transcript in load_transcripts(path)
@@ -87,7 +111,7 @@ def run_transcripts(paths: Iterable[str | Path], *, on: str = "simulator") -> li
 
 
 def check_transcripts(*paths: str | Path, on: str = "simulator") -> None:
-    """Run all transcripts of these files; raises an `AssertionError` that names those that do not hold."""
+    """Run all transcripts of these files, and raise an `AssertionError` that names those that do not hold."""
     broken = [verdict for verdict in run_transcripts(paths, on=on) if not verdict.holds]
     if broken:
         raise AssertionError("\n".join(f"{verdict.file}: {verdict.reason}" for verdict in broken))

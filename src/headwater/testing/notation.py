@@ -1,7 +1,7 @@
-"""Reading windows, triggers and aggregates from text: `AfterWatermark(early=AfterCount(2))`.
+"""Parse windows, triggers and aggregates from text: `AfterWatermark(early=AfterCount(2))`.
 
-Beam's names are understood beside ours. A plain number where a duration belongs is meant in seconds. Nothing is
-evaluated: a text is a tree of names that are known here.
+Beam's names are accepted as well as ours. A number in place of a duration is in seconds. Nothing is evaluated: a
+text is a tree of names that are known here.
 """
 
 import ast
@@ -15,12 +15,12 @@ from headwater.process.windows import triggers, windows
 from headwater.process.windows.windowing import Mode, Stamp
 
 _CUSTOM_SHIFT = 100_000_000
-"""Beam's own test window moves stamps by a hundred seconds."""
+"""Beam's own test window moves the times of panes by 100 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowNotation:
-    """A window as a transcript names it, and by how much its stamps are shifted where they are transformed."""
+    """A window as a transcript names it, and the shift of its panes' times if the stamp is `TRANSFORMED`."""
 
     where: windows.Window
     shift: int = 0
@@ -96,42 +96,42 @@ _AGGREGATES: Mapping[str, Any] = {
 
 
 def read_window(text: str) -> WindowNotation:
-    """Read `FixedWindows(10)`, `Session("30 minutes")` and the like."""
+    """Parse a window, such as `FixedWindows(10)` or `Session("30 minutes")`."""
     window = _read("window", text, _WINDOWS)
     if not isinstance(window, WindowNotation):
-        raise InvalidError(f"cannot read the window {text!r}: it is none; the names are {_names(_WINDOWS)}")
+        raise InvalidError(f"cannot read the window {text!r}: use one of {_names(_WINDOWS)}")
     return window
 
 
 def read_trigger(text: str) -> triggers.Trigger:
-    """Read `AfterWatermark(late=AfterCount(1))` and the like."""
+    """Parse a trigger, such as `AfterWatermark(late=AfterCount(1))`."""
     trigger: triggers.Trigger = _read("trigger", text, _TRIGGERS)
     return trigger
 
 
 def read_aggregate(text: str) -> aggregates.Aggregate:
-    """Read `sum(amount)`, `quantile(amount, 0.99)` and the like; names of columns need no quotes."""
+    """Parse an aggregate, such as `sum(amount)` or `quantile(amount, 0.99)`; column names need no quotes."""
     aggregate: aggregates.Aggregate = _read("aggregate", text, _AGGREGATES, bare_names=True)
     return aggregate
 
 
 def read_mode(text: str) -> Mode:
-    """Read `discarding`, `accumulating` or `retracting`, in any case."""
+    """Parse `discarding`, `accumulating` or `retracting`, in upper or lower case."""
     try:
         return Mode(text.lower())
     except ValueError:
-        raise InvalidError(f"cannot read the mode {text!r}: it is one of {', '.join(Mode)}") from None
+        raise InvalidError(f"cannot read the mode {text!r}: use one of {', '.join(Mode)}") from None
 
 
 def read_stamp(text: str) -> tuple[Stamp, bool]:
-    """Read `end`, `earliest`, `latest` or Beam's `OUTPUT_AT_EOW` and the like; and whether it is transformed."""
+    """Parse `end`, `earliest`, `latest` or Beam's names, such as `OUTPUT_AT_EOW`; True if it is `TRANSFORMED`."""
     name = text.upper().removeprefix("OUTPUT_AT_")
-    transformed = name.endswith("_TRANSFORMED")
+    is_transformed = name.endswith("_TRANSFORMED")
     name = name.removesuffix("_TRANSFORMED")
     try:
-        return Stamp("end" if name == "EOW" else name.lower()), transformed
+        return Stamp("end" if name == "EOW" else name.lower()), is_transformed
     except ValueError:
-        raise InvalidError(f"cannot read the stamp {text!r}: it is one of {', '.join(Stamp)}") from None
+        raise InvalidError(f"cannot read the stamp {text!r}: use one of {', '.join(Stamp)}") from None
 
 
 def _names(known: Mapping[str, Any]) -> str:
@@ -142,9 +142,7 @@ def _read(what: str, text: str, known: Mapping[str, Any], bare_names: bool = Fal
     try:
         tree = ast.parse(str(text).strip(), mode="eval").body
     except SyntaxError:
-        raise InvalidError(
-            f"cannot read the {what} {text!r}: it is not of the form `Name(argument, ...)`"
-        ) from None
+        raise InvalidError(f"cannot read the {what} {text!r}: write it as `Name(argument, ...)`") from None
 
     def value(node: ast.expr, is_root: bool = False) -> Any:
         match node:
@@ -161,7 +159,9 @@ def _read(what: str, text: str, known: Mapping[str, Any], bare_names: bool = Fal
 
     def lookup(name: str) -> Any:
         if name not in known:
-            raise InvalidError(f"cannot read the {what} {text!r}: {name!r} is unknown; there are {_names(known)}")
+            raise InvalidError(
+                f"cannot read the {what} {text!r}: {name!r} is unknown; the names are {_names(known)}"
+            )
         return known[name]
 
     def _call(name: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A process that writes a batch, and is killed meanwhile."""
+"""Kill a process while it writes a batch."""
 
 import multiprocessing
 import random
@@ -9,11 +9,12 @@ from multiprocessing.connection import Connection
 from headwater.sink import Batch, Sink, Stream
 
 PATIENCE_S = 60.0
+"""Time within which the process must begin to write; importing takes a few seconds."""
 
 
 def kill_while_writing(sink: Sink, stream: Stream, batch: Batch, *, after_s: float) -> None:
-    """Have another process write the batch, and kill it (SIGKILL) so long after it has begun to."""
-    # Spawned, not forked: a fork would share the threads' locks and the connections of this process.
+    """Write the batch in another process, and kill it (SIGKILL) `after_s` seconds after it has begun to write."""
+    # Spawned, not forked: a forked process would share the locks of threads and the connections of this process.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_write, args=(sink, stream, batch, theirs), daemon=True)
@@ -21,7 +22,7 @@ def kill_while_writing(sink: Sink, stream: Stream, batch: Batch, *, after_s: flo
     theirs.close()
     try:
         if not ours.poll(PATIENCE_S):
-            raise TimeoutError(f"the process did not begin to write within {PATIENCE_S} s")
+            raise TimeoutError(f"the writing process did not start within {PATIENCE_S} s")
         ours.recv()
         time.sleep(after_s)
     finally:
@@ -38,8 +39,8 @@ def _write(sink: Sink, stream: Stream, batch: Batch, begin: Connection) -> None:
     time.sleep(PATIENCE_S)
 
 
-def killed(sink: Sink, stream: Stream, times: int) -> Iterator[Callable[[Batch], None]]:
-    """Attempts to write whose process is killed at some moment."""
+def writes_with_kill(sink: Sink, stream: Stream, times: int) -> Iterator[Callable[[Batch], None]]:
+    """Yield functions that write a batch in a process, which is killed at a random time."""
     chance = random.Random(7)
     for _ in range(times):
         yield lambda batch: kill_while_writing(sink, stream, batch, after_s=chance.random() * 0.03)

@@ -1,4 +1,4 @@
-"""Transcripts of tables and joins: which rows come on which side, and which changes must come out.
+"""Transcripts of tables and joins: the rows of each side, and the expected changes.
 
     name: a_click_after_its_search
     join: {on: user, how: left, within: 60}
@@ -9,9 +9,9 @@
         from: right
       - expect: [{query: tea, page: /tea, change: 1}]
 
-A document has one of `join`, `table`, `aggregate`, `top`, `deduplicate`, `rolling` with that function's
-arguments. Rows are mappings of columns; `time`, `change`, `position` and `deleted` are about a row and no
-columns of it. Watermark, clock, crash and restart are as in transcripts of windows.
+A document has one of `join`, `table`, `aggregate`, `top`, `deduplicate`, `rolling` with that function's arguments.
+Rows are mappings of columns; `time`, `change`, `position` and `deleted` describe a row and are not columns of it.
+Watermark, clock, crash and restart are as in transcripts of windows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,68 +30,46 @@ from headwater.process.tables.ranking import RankingKernel, RankLateness, RankOr
 from headwater.process.tables.sides import LEFT, RIGHT, Sides, read_how
 from headwater.process.tables.table_join import JoinKernel
 from headwater.testing.notation import read_aggregate
-from headwater.testing.transcripts import SECOND, Mismatch, Runner
+from headwater.testing.transcripts import SECOND, Runner, run_actions, to_micros
 
 KINDS = ("join", "table", "aggregate", "top", "deduplicate", "rolling")
 
 _ACTIONS = {"input", "watermark", "clock", "expect", "expect_late", "crash", "restart"}
 _TIME = "_event_time"
-_BESIDE = {"time": _TIME, "change": CHANGE, "position": f"{POSITION}0", "deleted": DELETED}
+_ROW_METADATA = {"time": _TIME, "change": CHANGE, "position": f"{POSITION}0", "deleted": DELETED}
 
 MakeRunner = Callable[[Sequence[Any], pl.Schema], Runner]
 
 
 @dataclass(frozen=True, slots=True)
 class RelationTranscript:
-    """A document that was understood: the kernel, and what happens to it."""
+    """A parsed document: the kernel, and the actions."""
 
     name: str
     kernel: Any
     actions: tuple[tuple[str, Any], ...]
 
     def check(self, make_runner: MakeRunner) -> None:
-        """Run it; raises `Mismatch` where it does not hold."""
+        """Run the transcript, and raise `Mismatch` if it does not hold."""
         runner = make_runner([self.kernel], self.kernel.schema)
-        found: list[dict[str, Any]] = []
-        late: list[dict[str, Any]] = []
-        for number, (action, argument) in enumerate(self.actions):
-            place = f"{self.name}, action {number + 1} ({action})"
-            if found and not action.startswith("expect"):
-                raise Mismatch(f"{place}: unexpected output before it: {found}")
-            match action:
-                case "input":
-                    runner.send(argument)
-                case "watermark":
-                    runner.advance_watermark(round(argument * SECOND))
-                case "clock":
-                    runner.advance_clock(round(argument * SECOND))
-                case "crash":
-                    runner.crash()
-                case "restart":
-                    runner.restart()
-                case "expect":
-                    _take(place, argument, found)
-                case _:
-                    _take(place, argument, late)
-            found += [_told(row) for row in runner.take_output().iter_rows(named=True)]
-            late += [{"reason": row["reason"], **row["row"]} for row in runner.take_late().iter_rows(named=True)]
-        if found:
-            raise Mismatch(f"{self.name}: unexpected output at the end: {found}")
+        run_actions(self.name, self.actions, runner, output=_change, late=_late_row)
 
 
 def is_relational(document: Mapping[str, Any]) -> bool:
-    """Whether a document is about a table or a join."""
+    """Return True if a document is about a table or a join."""
     return any(kind in document for kind in KINDS)
 
 
 def read_relational(document: Mapping[str, Any]) -> RelationTranscript:
-    """Understand a document; raises `InvalidError` where it cannot be meant."""
+    """Parse a document, and raise `InvalidError` if it is not a valid transcript."""
     name = str(document.get("name", "unnamed"))
     kinds = [kind for kind in KINDS if kind in document]
     unknown = set(document) - {"name", "transcript", *kinds}
     if len(kinds) != 1 or unknown:
-        said = ", ".join(sorted({*kinds, *unknown}))
-        raise InvalidError(f"transcript {name!r} has {said}; it has one of {', '.join(KINDS)}, and `transcript`")
+        keys = ", ".join(sorted({*kinds, *unknown}))
+        raise InvalidError(
+            f"transcript {name!r} has the keys {keys}; give one of {', '.join(KINDS)}, and `transcript`"
+        )
     if not isinstance(document.get("transcript"), list):
         raise InvalidError(f"transcript {name!r} has no list of actions under `transcript`")
     actions = [_action(name, action) for action in document["transcript"]]
@@ -102,9 +80,11 @@ def read_relational(document: Mapping[str, Any]) -> RelationTranscript:
     # YAML 1.1 reads a bare `on` as true.
     arguments = {("on" if name is True else name): value for name, value in document[kind].items()}
     try:
-        kernel = _join(arguments, frames) if kind == "join" else _of_one(kind, arguments, frames["left"])
+        kernel = _join(arguments, frames) if kind == "join" else _one_input(kind, arguments, frames["left"])
     except (KeyError, TypeError) as error:
-        raise InvalidError(f"transcript {name!r}: {kind} cannot be made of {arguments!r}: {error}") from error
+        raise InvalidError(
+            f"transcript {name!r}: cannot make a {kind} with the arguments {arguments!r}: {error}"
+        ) from error
     sides = kernel.sides if kind == "join" else None
     return RelationTranscript(
         name, kernel, tuple((a, _frame(arg, side, frames[side], kernel, sides)) if a == "input" else (a, arg)
@@ -118,10 +98,12 @@ def _action(name: str, action: Mapping[str, Any]) -> tuple[str, Any, str]:
     if len(kinds) != 1 or not kinds <= _ACTIONS or side not in ("left", "right"):
         listed = ", ".join(sorted(_ACTIONS))
         raise InvalidError(
-            f"transcript {name!r} has an action {dict(action)!r}; there are {listed}, from left or right"
+            f"transcript {name!r} has an unknown action {dict(action)!r}; "
+            f"the actions are {listed}, from left or right"
         )
     (kind,) = kinds
-    return kind, action[kind], side
+    argument = to_micros(action[kind]) if kind in ("watermark", "clock") else action[kind]
+    return kind, argument, side
 
 
 def _schema(inputs: Sequence[tuple[str, Any, str]]) -> pl.Schema:
@@ -132,7 +114,7 @@ def _schema(inputs: Sequence[tuple[str, Any, str]]) -> pl.Schema:
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    named = {_BESIDE.get(column, column): value for column, value in row.items()}
+    named = {_ROW_METADATA.get(column, column): value for column, value in row.items()}
     if named.get(_TIME) is not None:
         named[_TIME] = round(named[_TIME] * SECOND)
     return named
@@ -140,8 +122,10 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _join(arguments: dict[str, Any], schemas: Mapping[str, pl.Schema]) -> Any:
     how, on = read_how(arguments.pop("how", "inner")), arguments.pop("on")
-    beside = (_TIME, DELETED)
-    left, right = (pl.Schema({c: k for c, k in schemas[s].items() if c not in beside}) for s in ("left", "right"))
+    metadata = (_TIME, DELETED)
+    left, right = (
+        pl.Schema({c: k for c, k in schemas[s].items() if c not in metadata}) for s in ("left", "right")
+    )
     lateness = round(arguments.pop("lateness", 0) * SECOND)
     within, as_of = arguments.pop("within", None), arguments.pop("as_of", None)
     if arguments:
@@ -155,7 +139,7 @@ def _join(arguments: dict[str, Any], schemas: Mapping[str, pl.Schema]) -> Any:
     return (JoinKernel if as_of is None else NowKernel).of(on, how, left, right)
 
 
-def _of_one(kind: str, arguments: dict[str, Any], schema: pl.Schema) -> Any:
+def _one_input(kind: str, arguments: dict[str, Any], schema: pl.Schema) -> Any:
     by, order = (_names(arguments.get(name, ())) for name in ("by", "order"))
     order = [f"{_TIME}{name.removeprefix('time')}" if name.split()[0] == "time" else name for name in order]
     late = None if "lateness" not in arguments else round(arguments["lateness"] * SECOND)
@@ -194,16 +178,9 @@ def _names(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+def _change(row: Mapping[str, Any]) -> dict[str, Any]:
     return {("change" if name == CHANGE else name): value for name, value in row.items() if name != _TIME}
 
 
-def _take(place: str, expected: Sequence[Mapping[str, Any]], found: list[dict[str, Any]]) -> None:
-    """Take away what is expected from what was found; each may name only some columns."""
-    for wanted in expected:
-        match = next((row for row in found if all(row.get(k, ...) == v for k, v in wanted.items())), None)
-        if match is None:
-            raise Mismatch(f"{place}: {dict(wanted)!r} is not among {found}")
-        found.remove(match)
-    if found:
-        raise Mismatch(f"{place}: unexpected: {found}")
+def _late_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"reason": row["reason"], **row["row"]}

@@ -1,4 +1,4 @@
-"""Values of every type that a result can have, the awkward ones first, and what it means that two are the same."""
+"""Sample values of every type that a result can have, edge cases first, and a comparison of values."""
 
 import math
 from datetime import UTC, date, datetime
@@ -72,15 +72,15 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     ),
     "map": (pa.map_(pa.string(), pa.int64()), [[], [("a", 1), ("b", None)]]),
 }
-"""Each type by its name in SQL: the Arrow type, and values; null is tried with all of them."""
+"""Each type by its SQL name: the Arrow type, and values. Tests also use null with each type."""
 
 
 def canonical(value: Any, kind: pa.DataType) -> Any:
-    """A form that can be hashed, the same for values that are the same: NaN is NaN, a map has no order."""
+    """Return a hashable form that is equal for equal values: NaN equals NaN, and a map has no order."""
     if value is None:
         return None
     if isinstance(value, float):
-        return "NaN" if math.isnan(value) else value + 0.0  # and no -0.0
+        return "NaN" if math.isnan(value) else value + 0.0  # turns -0.0 into 0.0
     if pa.types.is_map(kind) and not isinstance(value, str):
         pairs = value.items() if isinstance(value, dict) else value
         key, item = kind.key_type, kind.item_type
@@ -93,7 +93,7 @@ def canonical(value: Any, kind: pa.DataType) -> Any:
 
 
 def json_form(value: Any, kind: pa.DataType) -> Any:
-    """A value as it looks when it was kept as JSON and read again: for places that keep nested values so."""
+    """Return a value as it is after a round trip through JSON, for destinations that store nested values so."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if pa.types.is_struct(kind):

@@ -1,7 +1,7 @@
-"""The simulator: runs a kernel in this process, by a clock and a watermark that move only when told to.
+"""The simulator: runs a kernel in this process, with a clock and a watermark that tests advance.
 
-It is what tests run on, and the oracle for the other runners. Where a computation is a chain, it runs one kernel
-after another: the output of each is the input of the next.
+Tests use it, and it is the reference for the other runners. A chain of computations runs one kernel after another:
+the output of each is the input of the next.
 """
 
 import io
@@ -15,11 +15,11 @@ from headwater.process.table import Table
 
 
 class Simulator:
-    """One run of a kernel, or of several in a chain; `output` and `late` hold what came out since last taken."""
+    """One run of a kernel, or of several in a chain. Output and late rows are kept until they are taken."""
 
     def __init__(self, *kernels: Kernel) -> None:
         if not kernels:
-            raise InvalidError("a simulator needs a kernel to run")
+            raise InvalidError("a simulator needs one or more kernels, got none")
         self._kernels = kernels
         self._states: list[State] = [kernel.initial() for kernel in kernels]
         self._wake_ups: list[int | None] = [None] * len(kernels)
@@ -36,24 +36,24 @@ class Simulator:
 
     @property
     def states(self) -> Sequence[State]:
-        """What each kernel remembers at this moment."""
+        """The current state of each kernel."""
         return tuple(self._states)
 
     def send(self, rows: pl.DataFrame) -> None:
-        """Take rows in, as one bundle."""
+        """Process rows in one step."""
         self._run(rows)
 
     def advance_watermark(self, to: int) -> None:
-        """Say that event time is complete up to here."""
+        """Advance the watermark: event time is complete up to it."""
         if to < self._now.watermark:
-            raise InvalidError(f"the watermark stands at {self._now.watermark} and cannot fall to {to}")
+            raise InvalidError(f"the watermark is {self._now.watermark} and cannot go back to {to}")
         self._now = Now(to, self._now.processing_time)
         self._run(None)
 
     def advance_clock(self, to: int) -> None:
-        """Set the clock, with a step at each moment in between at which a kernel wants one."""
+        """Advance the clock, with a step at each time in between at which a kernel has a deadline."""
         if to < self._now.processing_time:
-            raise InvalidError(f"the clock shows {self._now.processing_time} and cannot go back to {to}")
+            raise InvalidError(f"the clock is at {self._now.processing_time} and cannot go back to {to}")
         while (wake_up := min((w for w in self._wake_ups if w is not None), default=None)) is not None:
             if not self._now.processing_time < wake_up < to:
                 break
@@ -63,20 +63,20 @@ class Simulator:
         self._run(None)
 
     def crash(self) -> None:
-        """Lose the result of the step to come, and do it again from the state that was saved before."""
+        """Discard the result of the next step, and repeat the step from the saved state."""
         self._crashes = True
 
     def restart(self) -> None:
-        """Go on from the saved state alone."""
-        self._states = [{name: _restored(table) for name, table in state.items()} for state in self._states]
+        """Continue from the saved state alone."""
+        self._states = [{name: _reload(table) for name, table in state.items()} for state in self._states]
 
     def take_output(self) -> pl.DataFrame:
-        """The changes since the last call."""
+        """Return the changes since the last call."""
         output, self._output = self._output, []
         return pl.concat(output) if output else pl.DataFrame()
 
     def take_late(self) -> pl.DataFrame:
-        """The rows that no window took since the last call; of a chain, those of its first kernel."""
+        """Return the rows that no window accepted since the last call; of a chain, those of its first kernel."""
         late, self._late = self._late, []
         return pl.concat(late) if late else pl.DataFrame()
 
@@ -98,8 +98,8 @@ class Simulator:
                 self.counters[name] = self.counters.get(name, 0) + number
 
     def _steps(self, rows: pl.DataFrame | None) -> list[KernelStep]:
-        """A step of each kernel. One behind another gets its rows before the watermark that made them."""
-        done: list[KernelStep] = []
+        """Run a step of each kernel. A later kernel gets its rows before the watermark that produced them."""
+        steps: list[KernelStep] = []
         for number, kernel in enumerate(self._kernels):
             state, now = self._states[number], self._now
             if rows is None:
@@ -107,13 +107,13 @@ class Simulator:
             elif number == 0:
                 step = kernel.step(state, rows, now)
             else:
-                step = _twice(kernel, state, rows, self._before, now)
-            done.append(step)
+                step = _step_twice(kernel, state, rows, self._before, now)
+            steps.append(step)
             rows = step.output
-        return done
+        return steps
 
 
-def _twice(kernel: Kernel, state: State, rows: pl.DataFrame, before: Now, now: Now) -> KernelStep:
+def _step_twice(kernel: Kernel, state: State, rows: pl.DataFrame, before: Now, now: Now) -> KernelStep:
     first = kernel.step(state, rows, Now(before.watermark, now.processing_time))
     second = kernel.step(first.state, rows.clear(), now)
     counters = {name: first.counters.get(name, 0) + n for name, n in second.counters.items()}
@@ -131,8 +131,8 @@ def _no_rows(kernel: Kernel) -> pl.DataFrame:
     return pl.DataFrame(schema=kernel.schema)
 
 
-def _restored(table: Table) -> Table:
-    """The table as it is after it was written and read again."""
+def _reload(table: Table) -> Table:
+    """Write a table to bytes and read it back."""
     file = io.BytesIO()
     table.rows.write_ipc_stream(file)
     file.seek(0)

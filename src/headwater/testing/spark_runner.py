@@ -1,6 +1,6 @@
-"""Transcripts on Spark: each action is a micro-batch of a real query, whose rows tell watermark and clock.
+"""Transcripts on Spark: each action is a micro-batch of a real query, whose rows contain watermark and clock.
 
-What was read from the files of a run's folder, state included, is all that the query knows after a restart.
+After a restart, the query has only the files of the run's folder, which include its state.
 """
 
 import atexit
@@ -26,14 +26,15 @@ from headwater.spark.kernels.runner import Limits, Times, run_kernel
 from headwater.spark.kernels.spool import Spool
 from headwater.spark.session.session import spark_session
 
-WATERMARK, CLOCK = "_told_watermark", "_told_clock"
+WATERMARK, CLOCK = "_watermark_column", "_clock_column"
+"""Columns of the input that set the watermark and the clock of a batch."""
 
 _LIMITS = Limits(buckets=2)
-"""Each bucket costs time in every batch, and a transcript has few keys."""
+"""Two buckets, because each costs time in every batch and a transcript has few keys."""
 
 
 class _Crash(Exception):
-    """What a transcript asked for."""
+    """The crash that a transcript requested."""
 
 
 class SparkRunner:
@@ -68,7 +69,7 @@ class SparkRunner:
         self._act(None)
 
     def crash(self) -> None:
-        """Lose the result of the batch to come after it was computed; the query is started again."""
+        """Discard the result of the next batch after it was computed; the query is restarted."""
         self._crashes = True
 
     def restart(self) -> None:
@@ -81,7 +82,7 @@ class SparkRunner:
         return pl.concat(output) if output else pl.DataFrame()
 
     def take_late(self) -> pl.DataFrame:
-        """The late rows of the first computation."""
+        """Return the late rows of the first computation."""
         files = sorted((self._folder / "spool").glob("*/*/windowed-0-*.late"))
         late = [pl.read_ipc(file.read_bytes()) for file in files]
         for file in files:
@@ -93,21 +94,21 @@ class SparkRunner:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _act(self, rows: pl.DataFrame | None) -> None:
-        """Give the query one file, and wait until it is done with it."""
+        """Give the query one file, and wait until it has processed it."""
         time = pl.DataFrame({WATERMARK: [self._watermark], CLOCK: [self._clock]}, schema_overrides=_TIMES)
         parts = [self._rows, time] if rows is None else [self._rows, rows, time]
         batch = pl.concat(parts, how="diagonal")
         path = self._folder / f"{self._actions:05}.parquet"
         batch.write_parquet(path)
-        # Spark takes files in the order of their times.
+        # Spark reads files in the order of their modification times.
         os.utime(path, (1_000_000_000 + self._actions,) * 2)
         path.rename(self._folder / "in" / path.name)
         self._actions += 1
-        is_to_crash = self._crashes
+        should_crash = self._crashes
         try:
             self._query.processAllAvailable()
         except StreamingQueryException:
-            if not is_to_crash:
+            if not should_crash:
                 raise
             self._query = self._start()
             self._query.processAllAvailable()
@@ -145,7 +146,7 @@ class SparkRunner:
         found = from_arrow(rows.toArrow())
         if self._crashes:
             self._crashes = False
-            raise _Crash("this transcript crashes here")
+            raise _Crash("the transcript requested a crash here")
         if found.height:
             self._output[batch] = found
 
@@ -154,13 +155,13 @@ _TIMES: Any = {WATERMARK: pl.Int64, CLOCK: pl.Int64}
 
 
 def make_runners() -> Callable[[Sequence[Any], pl.Schema], SparkRunner]:
-    """A function that makes runners in the session that is there, or in one that ends with this process."""
+    """Return a function that creates runners, in the active session or in one that ends with this process."""
     spark = SparkSession.getActiveSession()
     if spark is None:
-        ends = ExitStack()
-        atexit.register(ends.close)
-        folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="headwater-spark-"))
-        spark = ends.enter_context(
+        exit_stack = ExitStack()
+        atexit.register(exit_stack.close)
+        folder = exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="headwater-spark-"))
+        spark = exit_stack.enter_context(
             spark_session("transcripts", master="local[2]", log_file=Path(folder) / "spark.log")
         )
     running: list[SparkRunner] = []

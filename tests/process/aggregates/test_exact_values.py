@@ -1,4 +1,4 @@
-"""Values beside their windows: a step writes what it brings, whatever the window has already."""
+"""Values in tables of their own: a step writes only its own values, however many the window has."""
 
 import math
 
@@ -26,7 +26,7 @@ def rows(*values: float | None, schema: pl.Schema = SCHEMA) -> pl.DataFrame:
     return pl.DataFrame([("k", 1, value) for value in values], schema=schema, orient="row")
 
 
-def test_a_step_writes_what_it_brings() -> None:
+def test_a_step_writes_only_its_own_values() -> None:
     kernel = kernel_of({"x": a.distinct("value"), "y": a.quantile("value", 0.5)}, Tumbling("1 hour"))
     state = kernel.step(kernel.initial(), rows(*map(float, range(1000))), Now()).state
     state = {name: table.sealed() for name, table in state.items()}
@@ -36,7 +36,7 @@ def test_a_step_writes_what_it_brings() -> None:
     assert step.output.select("x", "y").rows() == [(1001, 499.0)]
 
 
-def test_values_that_are_no_ordinary_numbers() -> None:
+def test_nan_infinity_and_negative_zero() -> None:
     kernel = kernel_of({"x": a.distinct("value"), "y": a.top_k("value", 9)}, Tumbling("1 hour"))
     state = kernel.initial()
     for some in ((math.nan, 0.0, None), (math.nan, -0.0, math.inf), (None,)):
@@ -47,7 +47,7 @@ def test_values_that_are_no_ordinary_numbers() -> None:
     assert sorted(pair["count"] for pair in top) == [1, 2, 2]
 
 
-def test_a_discarded_pane_takes_its_values_with_it() -> None:
+def test_discarding_a_pane_deletes_its_values() -> None:
     kernel = kernel_of(
         {"x": a.distinct("value"), "y": a.collect("value")}, Tumbling("1 hour"), how=Mode.DISCARDING
     )
@@ -57,7 +57,7 @@ def test_a_discarded_pane_takes_its_values_with_it() -> None:
     assert len(step.state["values0"]) == len(step.state["values1"]) == 0
 
 
-def test_values_go_with_their_window() -> None:
+def test_values_are_deleted_with_their_window() -> None:
     kernel = kernel_of({"x": a.distinct("value")}, Tumbling("1 hour"))
     step = kernel.step(kernel.initial(), rows(1.0, 2.0), Now())
     assert len(step.state["values0"]) == 2
@@ -65,7 +65,7 @@ def test_values_go_with_their_window() -> None:
     assert (len(step.state["windows"]), len(step.state["values0"])) == (0, 0)
 
 
-def test_what_merges_or_is_nested_or_bounded_stays_in_its_row() -> None:
+def test_values_of_sessions_nested_types_and_approximations_stay_in_the_row() -> None:
     nested = pl.Schema({**SCHEMA, "value": pl.List(pl.Int64)})
     assert set(kernel_of({"x": a.distinct("value")}, Session("1 hour")).initial()) == {"windows"}
     assert set(kernel_of({"x": a.collect("value")}, Tumbling("1 hour"), nested).initial()) == {"windows"}
@@ -73,7 +73,7 @@ def test_what_merges_or_is_nested_or_bounded_stays_in_its_row() -> None:
     assert set(kernel_of(approximate, Tumbling("1 hour")).initial()) == {"windows"}
 
 
-def test_groups_count_their_values_and_forget_them() -> None:
+def test_groups_count_their_values_and_delete_them() -> None:
     schema = pl.Schema({**SCHEMA, "_change": pl.Int8})
     kernel = AggregateKernel.of({"x": a.distinct("value")}, ["key"], schema)
 

@@ -1,4 +1,4 @@
-"""Aggregates: what they say of nulls and nothing, their order, their errors, and a user's own."""
+"""Aggregates: nulls, empty input, order, errors of approximations, and a user's own aggregate."""
 
 import random
 from collections import Counter
@@ -10,7 +10,7 @@ import pytest
 
 import headwater as hw
 from headwater.errors import InvalidError
-from headwater.process.aggregates.folds import FoldInput, Of
+from headwater.process.aggregates.aggregates import CustomAggregate, FoldInput, Of
 from headwater.process.kernel import Now
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.windowing import Windowing
@@ -19,7 +19,7 @@ SCHEMA = pl.Schema({"event_time": pl.Int64, "x": pl.Float64, "s": pl.String})
 
 
 def over(aggregate: Any, rows: list[tuple[int, float | None, str | None]], pieces: int = 1) -> Any:
-    """The aggregate of all rows, taken in as several steps."""
+    """Compute an aggregate of all rows, in several steps."""
     windowing = Windowing(what={"y": aggregate}, where=hw.Global(), when=hw.EveryBatch())
     kernel = WindowedKernel.of(windowing, SCHEMA)
     state, result = kernel.initial(), None
@@ -34,7 +34,7 @@ NULLS = [(1, None, None), (2, None, None)]
 
 
 @pytest.mark.parametrize("make", [hw.sum, hw.mean, hw.min, hw.max, hw.first, hw.last])
-def test_of_nothing_but_nulls_is_null(make: Any) -> None:
+def test_an_aggregate_of_nulls_is_null(make: Any) -> None:
     assert over(make("x"), NULLS) is None
 
 
@@ -49,20 +49,20 @@ def test_counts_of_nulls() -> None:
     assert over(hw.approx_quantile("x", 0.5), NULLS) is None
 
 
-def test_first_and_last_go_by_event_time_and_then_by_arrival() -> None:
+def test_first_and_last_are_by_event_time_then_by_arrival() -> None:
     rows = [(5, 1.0, "a"), (3, 2.0, "b"), (3, 3.0, "c"), (9, 4.0, "d"), (9, 5.0, "e"), (1, None, None)]
     assert over(hw.first("s"), rows) == "b"
     assert over(hw.last("s"), rows) == "e"
     assert over(hw.collect("s"), rows) == ["b", "c", "a", "d", "e"]
 
 
-def test_first_and_last_hold_over_many_steps() -> None:
+def test_first_and_last_over_many_steps() -> None:
     rows = [(11, None, "a"), (32, None, "b"), (2, None, "c"), (28, None, "d"), (2, None, "e"), (32, None, "f")]
     assert over(hw.first("s"), rows, len(rows)) == "c"
     assert over(hw.last("s"), rows, len(rows)) == "f"
 
 
-def test_top_k_has_the_most_frequent_first() -> None:
+def test_top_k_is_sorted_by_frequency() -> None:
     rows = [(n, None, s) for n, s in enumerate("abbcccdd")]
     assert over(hw.top_k("s", 3), rows, 2) == [
         {"value": "c", "count": 3},
@@ -99,7 +99,7 @@ def test_approx_top_k_keeps_its_error() -> None:
 
 
 class Spread:
-    """A user's own aggregate: the greatest value less the least."""
+    """A user's own aggregate: the greatest value minus the least."""
 
     column = "x"
 
@@ -115,19 +115,20 @@ class Spread:
 
 def test_a_users_own_aggregate() -> None:
     rows = [(n, float(x), None) for n, x in enumerate([4, 1, 9, 3])]
-    assert over(Spread(), rows, 3) == 8.0
+    spread: CustomAggregate = Spread()
+    assert over(spread, rows, 3) == 8.0
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: hw.quantile("x", 99), "quantile takes a share between 0 and 1, such as 0.99, not 99"),
-        (lambda: hw.top_k("x", 0), "top_k takes a number of values from 1 on, not 0"),
+        (lambda: hw.quantile("x", 99), "quantile takes a fraction between 0 and 1, such as 0.99, not 99"),
+        (lambda: hw.top_k("x", 0), "top_k takes a number of values, 1 or more, not 0"),
         (lambda: hw.approx_distinct("x", 2), "approx_distinct takes an error between 0 and 1"),
-        (lambda: over(hw.sum("s"), []), "'y' takes the sum of 's', which is String"),
-        (lambda: over(hw.sum("z"), []), "'y' is computed from a column 'z' that is not there; the columns are"),
+        (lambda: over(hw.sum("s"), []), "'y' is the sum of 's', which is String and not a number"),
+        (lambda: over(hw.sum("z"), []), "'y' needs the column 'z', which does not exist; the columns are"),
     ],
 )
-def test_what_cannot_be_computed_is_told_in_words(make: Any, message: str) -> None:
+def test_invalid_aggregates_are_rejected(make: Any, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Joins of a stream with a table's history, against a look through the whole history for each event."""
+"""Joins of a stream with a table's history, compared with a search of the whole history for each event."""
 
 from collections import Counter
 from typing import Any
@@ -22,7 +22,7 @@ users = st.sampled_from(["ann", "bob", None])
 times = st.none() | st.integers(0, 15)
 orders = st.tuples(users, st.integers(0, 1), times)
 profiles = st.tuples(users, st.sampled_from(["Ulm", "Bonn"]), times, st.booleans())
-happenings = st.tuples(st.booleans(), orders, profiles, st.booleans(), st.sampled_from([0, 0, 0, 1, 4, 9]))
+actions = st.tuples(st.booleans(), orders, profiles, st.booleans(), st.sampled_from([0, 0, 0, 1, 4, 9]))
 
 
 def sided(kernel: Any, side: str, some: list[Any]) -> pl.DataFrame:
@@ -33,26 +33,37 @@ def sided(kernel: Any, side: str, some: list[Any]) -> pl.DataFrame:
     return kernel.sides.rows(RIGHT, frame, "since").with_columns(frame[GONE])
 
 
-class Obvious:
-    """Each event that was on time with what the whole history says of its time."""
+class Oracle:
+    """Joins each event that was on time by searching the whole history.
+
+    An event older than the watermark by more than the lateness keeps its version: late history does not correct
+    it.
+    """
 
     def __init__(self, how: How, lateness: int) -> None:
         self.how, self.lateness, self.watermark = how, lateness, 0
         self.events: Counter[Any] = Counter()
         self.history: dict[Any, Any] = {}
+        self.final: dict[Any, Any] = {}
 
     def is_late(self, time: int | None) -> bool:
         return time is None or time < self.watermark - self.lateness
 
-    def valid(self, user: str, at: int) -> Any:
+    def valid(self, user: str | None, at: int) -> Any:
         versions = [(since, v) for (name, since), v in self.history.items() if name == user and since <= at]
-        return max(versions)[1] if versions else None
+        version = max(versions)[1] if versions and user is not None else None
+        return None if version is None or version[1] else version[0]
+
+    def advance(self, by: int) -> None:
+        self.watermark += by
+        for row in self.events:
+            if self.is_late(row[2]) and row not in self.final:
+                self.final[row] = self.valid(row[0], row[2])
 
     def join(self) -> Counter[Any]:
         found: Counter[Any] = Counter()
         for row, n in self.events.items():
-            version = None if row[0] is None else self.valid(row[0], row[2])
-            version = None if version is None or version[1] else version[0]
+            version = self.final[row] if row in self.final else self.valid(row[0], row[2])
             if self.how in (How.SEMI, How.ANTI):
                 if (version is not None) == (self.how is How.SEMI):
                     found[row] += n
@@ -62,34 +73,34 @@ class Obvious:
 
 
 @settings(max_examples=2 * EXAMPLES)
-@given(st.sampled_from(POSSIBLE), st.sampled_from([0, 5]), st.lists(happenings, max_size=24), st.booleans())
+@given(st.sampled_from(POSSIBLE), st.sampled_from([0, 5]), st.lists(actions, max_size=24), st.booleans())
 def test_the_sum_of_changes_is_the_join(how: How, lateness: int, script: Any, seal: bool) -> None:
     kernel = AsOfKernel.of("user", how, ORDERS, HISTORY, lateness=lateness)
-    running, obvious, late = Running(kernel), Obvious(how, lateness), 0
-    for is_left, order, (user, city, since, gone), is_put, forward in script:
-        sign = 1 if is_put else -1
+    running, oracle, late = Running(kernel), Oracle(how, lateness), 0
+    for is_left, order, (user, city, since, gone), is_insert, forward in script:
+        sign = 1 if is_insert else -1
         if is_left:
-            if not is_put and not obvious.events[order]:
+            if not is_insert and not oracle.events[order]:
                 continue
-            if obvious.is_late(order[2]):
+            if oracle.is_late(order[2]):
                 late += 1
             else:
-                obvious.events[order] += sign
+                oracle.events[order] += sign
             part = sided(kernel, LEFT, [(*order, sign)])
         else:
-            if since is None or (not is_put and obvious.is_late(since)):
+            if since is None or (not is_insert and oracle.is_late(since)):
                 late += 1
-            elif is_put and user is not None:
-                obvious.history[user, since] = ((city, since), gone)
-            elif obvious.history.get((user, since), (None,))[0] == (city, since):
-                del obvious.history[user, since]
+            elif is_insert and user is not None:
+                oracle.history[user, since] = ((city, since), gone)
+            elif oracle.history.get((user, since), (None,))[0] == (city, since):
+                del oracle.history[user, since]
             part = sided(kernel, RIGHT, [(user, city, since, sign, gone)])
-        running.step(part, obvious.watermark, seal=seal)
-        assert running.table == obvious.join()
+        running.step(part, oracle.watermark, seal=seal)
+        assert running.table == oracle.join()
         if forward:
-            obvious.watermark += forward
-            running.step(None, obvious.watermark, seal=seal)
-            assert running.table == obvious.join()
+            oracle.advance(forward)
+            running.step(None, oracle.watermark, seal=seal)
+            assert running.table == oracle.join()
     assert len(running.late) == late
 
 
@@ -97,7 +108,7 @@ def history_of(kernel: Any, *versions: Any) -> pl.DataFrame:
     return sided(kernel, RIGHT, [(user, city, since, 1, False) for user, city, since in versions])
 
 
-def test_late_history_corrects_what_came_out_and_state_is_dropped() -> None:
+def test_late_versions_correct_the_output_and_state_is_deleted() -> None:
     kernel = AsOfKernel.of("user", How.LEFT, ORDERS, HISTORY, lateness=10)
     running = Running(kernel)
     running.step(pl.concat([sided(kernel, LEFT, [("ann", 1, 8, 1)]), history_of(kernel, ("ann", "Ulm", 3))]), 0)
@@ -112,7 +123,7 @@ def test_late_history_corrects_what_came_out_and_state_is_dropped() -> None:
     assert running.output.rows() == [("ann", 2, 200, "Bonn", 9, 1)]
 
 
-def test_several_versions_of_one_moment_in_one_step() -> None:
+def test_several_versions_with_the_same_time_in_one_step() -> None:
     kernel = AsOfKernel.of("user", How.INNER, ORDERS, HISTORY, lateness=60)
     running = Running(kernel)
     running.step(history_of(kernel, ("ann", "Ulm", 3), ("ann", "Bonn", 3)))
@@ -129,7 +140,7 @@ def test_several_versions_of_one_moment_in_one_step() -> None:
         (How.ANTI, [("ann", 1)], [(None, 3)]),
     ],
 )
-def test_as_of_now_a_row_has_what_the_table_has_when_it_comes(how: How, first: Any, second: Any) -> None:
+def test_as_of_now_uses_the_table_at_the_time_of_arrival(how: How, first: Any, second: Any) -> None:
     left = pl.Schema({"user": pl.String, "order": pl.Int64})
     right = pl.Schema({"user": pl.String, "city": pl.String, CHANGE: pl.Int8})
     kernel = NowKernel.of("user", how, left, right)
@@ -149,8 +160,8 @@ def test_as_of_now_a_row_has_what_the_table_has_when_it_comes(how: How, first: A
     assert running.state_rows == 1
 
 
-def test_what_cannot_be_is_told() -> None:
-    with pytest.raises(InvalidError, match="`how` cannot be 'full' with `as_of`"):
+def test_invalid_joins_are_rejected() -> None:
+    with pytest.raises(InvalidError, match="how='full' is not possible with `as_of`"):
         AsOfKernel.of("user", How.FULL, ORDERS, PROFILES)
     with pytest.raises(InvalidError, match=r"the left side has changes .* cannot be joined as of now"):
         NowKernel.of("user", How.LEFT, ORDERS, PROFILES)

@@ -1,4 +1,4 @@
-"""A table folded from its changelog, against a dictionary: after every step its changes add up to the table."""
+"""A table built from its changelog, compared with a dictionary after every step."""
 
 from collections import Counter
 from typing import Any
@@ -18,8 +18,8 @@ ORDERED = pl.Schema({**SCHEMA, f"{POSITION}0": pl.Int64, f"{POSITION}1": pl.Int6
 
 ids = st.sampled_from(["ann", "bob", "cat", None])
 cities = st.sampled_from(["Ulm", "Bonn", None])
-said = st.tuples(ids, cities, st.booleans())
-bundles = st.lists(st.tuples(st.lists(said, max_size=6), st.booleans()), max_size=8)
+change = st.tuples(ids, cities, st.booleans())
+batches = st.lists(st.tuples(st.lists(change, max_size=6), st.booleans()), max_size=8)
 
 
 def frame(rows: list[Any], schema: pl.Schema = SCHEMA) -> pl.DataFrame:
@@ -27,8 +27,8 @@ def frame(rows: list[Any], schema: pl.Schema = SCHEMA) -> pl.DataFrame:
 
 
 @settings(max_examples=EXAMPLES)
-@given(bundles)
-def test_by_arrival_it_is_a_dictionary(steps: list[Any]) -> None:
+@given(batches)
+def test_without_positions_the_last_change_counts(steps: list[Any]) -> None:
     running, table = Running(ChangelogKernel.of(["id"], SCHEMA)), {}
     for rows, seal in steps:
         running.step(frame(rows), seal=seal)
@@ -66,19 +66,19 @@ def test_order_is_by_position_not_by_arrival(steps: list[Any]) -> None:
 
 
 @settings(max_examples=EXAMPLES)
-@given(bundles, st.randoms())
-def test_its_changes_fold_to_the_same_table_in_any_order(steps: list[Any], random: Any) -> None:
+@given(batches, st.randoms())
+def test_its_changes_give_the_same_table_in_any_order(steps: list[Any], random: Any) -> None:
     first = Running(ChangelogKernel.of(["id"], SCHEMA))
-    again = Running(ChangelogKernel.of(["id"], first.kernel.output_schema))
+    second = Running(ChangelogKernel.of(["id"], first.kernel.output_schema))
     for rows, seal in steps:
         first.step(frame(rows), seal=seal)
         order = list(range(first.output.height))
-        random.shuffle(order)  # as a shuffle does
-        again.step(first.output[order], seal=seal)
-        assert again.table == first.table
+        random.shuffle(order)  # as Spark's shuffle may do
+        second.step(first.output[order], seal=seal)
+        assert second.table == first.table
 
 
-def test_a_row_taken_back_before_it_was_put_waits_for_it() -> None:
+def test_a_row_may_be_retracted_before_it_is_inserted() -> None:
     running = Running(ChangelogKernel.of(["id"], pl.Schema({"id": pl.String, "city": pl.String, CHANGE: pl.Int8})))
     schema = running.kernel.schema
     running.step(frame([("ann", "Ulm", -1), ("ann", "Bonn", 1)], schema))
@@ -86,14 +86,14 @@ def test_a_row_taken_back_before_it_was_put_waits_for_it() -> None:
     running.step(frame([("ann", "Ulm", 1)], schema))
     assert running.table == {("ann", "Bonn"): 1}
     assert running.state_rows == 1
-    # Two rows of one key stand until one of them is taken back: the newer one is shown.
+    # A key has two rows until one of them is retracted: the newer one is emitted.
     running.step(frame([("ann", "Kiel", 1)], schema))
     assert running.table == {("ann", "Kiel"): 1}
     running.step(frame([("ann", "Kiel", -1)], schema))
     assert running.table == {("ann", "Bonn"): 1}
 
 
-def test_what_changes_nothing_says_nothing() -> None:
+def test_changes_without_effect_are_not_emitted() -> None:
     running = Running(ChangelogKernel.of(["id"], ORDERED))
     running.step(frame([("ann", "Ulm", False, 0, 5)], ORDERED))
     running.step(frame([("ann", "Ulm", False, 0, 6), ("bob", "Bonn", True, 0, 7)], ORDERED))
@@ -108,16 +108,16 @@ def test_what_changes_nothing_says_nothing() -> None:
 TIMED = pl.Schema({**SCHEMA, f"{POSITION}0": pl.Int64, AT: pl.Int64})
 
 
-def test_positions_of_deleted_keys_are_forgotten_after_the_lateness() -> None:
+def test_positions_of_deleted_keys_are_discarded_after_the_lateness() -> None:
     running = Running(ChangelogKernel.of(["id"], TIMED, lateness=10))
     running.step(frame([("ann", "Ulm", False, 1, 0), ("bob", "Bonn", False, 2, 1)], TIMED), 0, seal=True)
     running.step(frame([("ann", None, True, 5, 5)], TIMED), 5, seal=True)
-    # Until then an older change is known to be older.
+    # Until then, an older change is ignored.
     running.step(frame([("ann", "Kiel", False, 4, 4)], TIMED), 15)
     assert (running.table, running.counters["ignored"]) == ({("bob", "Bonn"): 1}, 1)
     running.step(None, 16)
     assert (running.state_rows, running.counters["evicted"]) == (1, 1)
-    # Then it could be one from before the deletion; of a key that is known that can be told.
+    # After that, it could precede the deletion, unless the key is known.
     running.step(frame([("ann", "Kiel", False, 4, 4), ("bob", "Rome", False, 3, 2)], TIMED), 16)
     assert running.table == {("bob", "Rome"): 1}
     [late] = running.late
@@ -134,24 +134,24 @@ def test_positions_of_deleted_keys_are_forgotten_after_the_lateness() -> None:
     ),
     st.integers(0, 8),
 )
-def test_what_is_on_time_gives_the_same_table_as_if_nothing_were_forgotten(rows: Any, lateness: int) -> None:
-    forgetful = Running(ChangelogKernel.of(["id"], TIMED, lateness=lateness))
-    thorough = Running(ChangelogKernel.of(["id"], TIMED))
+def test_discarding_positions_does_not_affect_changes_on_time(rows: Any, lateness: int) -> None:
+    limited = Running(ChangelogKernel.of(["id"], TIMED, lateness=lateness))
+    complete = Running(ChangelogKernel.of(["id"], TIMED))
     watermark = 0
     for key, city, deleted, time, ahead in rows:
         if time < watermark - lateness:
             continue
         change = frame([(key, city, deleted, time, time)], TIMED)
-        forgetful.step(change, watermark)
-        thorough.step(change)
+        limited.step(change, watermark)
+        complete.step(change)
         watermark = max(watermark, time + ahead)
-        forgetful.step(None, watermark, seal=deleted)
-        assert forgetful.table == thorough.table
-    assert forgetful.late == []
+        limited.step(None, watermark, seal=deleted)
+        assert limited.table == complete.table
+    assert limited.late == []
 
 
-def test_a_key_that_is_not_there_is_told() -> None:
+def test_an_invalid_key_is_rejected() -> None:
     with pytest.raises(InvalidError, match="no key column 'name'; the columns are id, city"):
         ChangelogKernel.of(["name"], SCHEMA)
-    with pytest.raises(InvalidError, match="needs a key"):
+    with pytest.raises(InvalidError, match="`key` is empty"):
         ChangelogKernel.of([], SCHEMA)

@@ -1,4 +1,4 @@
-"""Joins of streams within a time, against the obvious: all pairs of all rows on time, after every step."""
+"""Joins of streams within a time, compared after every step with all pairs of all rows on time."""
 
 from collections import Counter
 from typing import Any
@@ -18,12 +18,12 @@ SEARCHES = pl.Schema({"user": pl.String, "query": pl.Int64, "at": pl.Int64, CHAN
 CLICKS = pl.Schema({"user": pl.String, "click": pl.Int64, "clicked": pl.Int64, CHANGE: pl.Int8})
 
 rows = st.tuples(st.sampled_from(["ann", "bob", None]), st.integers(0, 1), st.none() | st.integers(0, 20))
-# Which side, the row, whether it is put, and how far the watermark then moves.
-happenings = st.tuples(st.booleans(), rows, st.booleans(), st.sampled_from([0, 0, 0, 1, 3, 9]))
+# True for the left side, the row, True for an insert, and the advance of the watermark after it.
+actions = st.tuples(st.booleans(), rows, st.booleans(), st.sampled_from([0, 0, 0, 1, 3, 9]))
 
 
-class Obvious:
-    """All rows of both sides that were on time, and what a join of them is at a watermark."""
+class Oracle:
+    """All rows of both sides that were on time, and their join at a watermark."""
 
     def __init__(self, how: How, bounds: Bounds, lateness: int) -> None:
         self.how, self.bounds, self.lateness = how, bounds, lateness
@@ -33,25 +33,25 @@ class Obvious:
     def is_late(self, row: Any) -> bool:
         return row[2] is None or row[2] < self.watermark - self.lateness
 
-    def meet(self, left: Any, right: Any) -> bool:
-        behind = right[2] - left[2]
-        return left[0] is not None and left[0] == right[0] and self.bounds.least <= behind <= self.bounds.most
+    def matches(self, left: Any, right: Any) -> bool:
+        difference = right[2] - left[2]
+        return left[0] is not None and left[0] == right[0] and self.bounds.least <= difference <= self.bounds.most
 
     def join(self) -> Counter[Any]:
         found: Counter[Any] = Counter()
         left, right = self.tables[LEFT], self.tables[RIGHT]
         for row, n in left.items():
-            partners = [(other, m) for other, m in right.items() if m and self.meet(row, other)]
+            matches = [(other, m) for other, m in right.items() if m and self.matches(row, other)]
             passed = row[2] + self.bounds.most < self.watermark
             if self.how.has_pairs:
-                found.update({(*row, other[1], other[2]): n * m for other, m in partners})
-            if self.how in (How.LEFT, How.FULL) and not partners and passed:
+                found.update({(*row, other[1], other[2]): n * m for other, m in matches})
+            if self.how in (How.LEFT, How.FULL) and not matches and passed:
                 found[(*row, None, None)] += n
-            if (self.how is How.SEMI and partners) or (self.how is How.ANTI and not partners and passed):
+            if (self.how is How.SEMI and matches) or (self.how is How.ANTI and not matches and passed):
                 found[row] += n
         for row, n in right.items():
-            partners = [other for other, m in left.items() if m and self.meet(other, row)]
-            if self.how.keeps(RIGHT) and not partners and row[2] - self.bounds.least < self.watermark:
+            matches = [other for other, m in left.items() if m and self.matches(other, row)]
+            if self.how.keeps(RIGHT) and not matches and row[2] - self.bounds.least < self.watermark:
                 found[(row[0], None, None, row[1], row[2])] += n
         return +found
 
@@ -66,34 +66,34 @@ def sided(kernel: Any, side: str, some: list[Any]) -> pl.DataFrame:
     st.sampled_from(How),
     st.tuples(st.integers(-6, 6), st.integers(0, 8)).map(lambda pair: Bounds(pair[0], pair[0] + pair[1])),
     st.sampled_from([0, 4]),
-    st.lists(happenings, max_size=24),
+    st.lists(actions, max_size=24),
     st.booleans(),
 )
 def test_the_sum_of_changes_is_the_join(how: How, bounds: Bounds, lateness: int, script: Any, seal: bool) -> None:
     kernel = IntervalKernel.of("user", how, SEARCHES, CLICKS, bounds=bounds, lateness=lateness)
-    running, obvious, late = Running(kernel), Obvious(how, bounds, lateness), 0
-    for is_left, row, is_put, forward in script:
+    running, oracle, late = Running(kernel), Oracle(how, bounds, lateness), 0
+    for is_left, row, is_insert, forward in script:
         side = LEFT if is_left else RIGHT
-        if not is_put and not obvious.tables[side][row]:
+        if not is_insert and not oracle.tables[side][row]:
             continue
-        if obvious.is_late(row):
+        if oracle.is_late(row):
             late += 1
         else:
-            obvious.tables[side][row] += 1 if is_put else -1
-        running.step(sided(kernel, side, [(*row, 1 if is_put else -1)]), obvious.watermark, seal=seal)
-        assert running.table == obvious.join()
+            oracle.tables[side][row] += 1 if is_insert else -1
+        running.step(sided(kernel, side, [(*row, 1 if is_insert else -1)]), oracle.watermark, seal=seal)
+        assert running.table == oracle.join()
         if forward:
-            obvious.watermark += forward
-            running.step(None, obvious.watermark, seal=seal)
-            assert running.table == obvious.join()
+            oracle.watermark += forward
+            running.step(None, oracle.watermark, seal=seal)
+            assert running.table == oracle.join()
     assert len(running.late) == late
     running.step(None, 100)
-    obvious.watermark = 100
-    assert running.table == obvious.join()
+    oracle.watermark = 100
+    assert running.table == oracle.join()
     assert running.state_rows == 0
 
 
-def test_many_rows_at_once_are_as_one_by_one() -> None:
+def test_many_rows_at_once_give_the_same_as_one_by_one() -> None:
     kernel = IntervalKernel.of("user", How.FULL, SEARCHES, CLICKS, bounds=Bounds(0, 10))
     once, each = Running(kernel), Running(kernel)
     left = [("ann", n, n, 1) for n in range(0, 40, 3)] + [("bob", 0, 30, 1)]
@@ -110,8 +110,8 @@ def test_many_rows_at_once_are_as_one_by_one() -> None:
     assert once.state_rows == 0
 
 
-def test_the_same_stream_twice() -> None:
-    """Pairs of a user's searches, one after the other within 10: a row meets those behind it."""
+def test_a_stream_joined_with_itself() -> None:
+    """Pairs of a user's searches within a time of 10: a row matches later ones."""
     kernel = IntervalKernel.of(
         "user",
         How.INNER,
@@ -126,7 +126,7 @@ def test_the_same_stream_twice() -> None:
     assert running.table == {("ann", 1, 0, 2): 1, ("ann", 2, 8, 3): 1}
 
 
-def test_a_long_time_leaves_no_more_behind_than_a_short_one() -> None:
+def test_state_does_not_grow_with_time() -> None:
     kernel = IntervalKernel.of("user", How.FULL, SEARCHES, CLICKS, bounds=Bounds(-5, 60), lateness=5)
     running, most = Running(kernel), []
     for hour in range(12):
@@ -139,14 +139,14 @@ def test_a_long_time_leaves_no_more_behind_than_a_short_one() -> None:
     assert most[2:] == [most[2]] * 10
 
 
-def test_the_ledger_says_why() -> None:
+def test_the_late_ledger_has_the_reason() -> None:
     kernel = IntervalKernel.of("user", How.LEFT, SEARCHES, CLICKS, bounds=Bounds(0, 10))
     running = Running(kernel)
     running.step(sided(kernel, LEFT, [("ann", 1, 5, 1), ("ann", 2, None, 1)]), 7)
     assert [(row["reason"], row["late_by"]) for row in running.late] == [("no event time", None), ("expired", 2)]
 
 
-def test_before_there_is_a_watermark_nothing_is_late() -> None:
+def test_no_row_is_late_before_the_first_watermark() -> None:
     running = Running(IntervalKernel.of("user", How.LEFT, SEARCHES, CLICKS, bounds=Bounds(0, 10), lateness=60))
     running.step(sided(running.kernel, LEFT, [("ann", 1, 5, 1)]))
     assert (running.table, running.late) == ({}, [])
@@ -154,13 +154,13 @@ def test_before_there_is_a_watermark_nothing_is_late() -> None:
     assert running.table == {("ann", 1, 5, None, None): 1}
 
 
-def test_bounds_are_written_as_people_do() -> None:
+def test_bounds_are_parsed() -> None:
     assert read_within("1 second") == Bounds(0, 1_000_000)
     assert read_within(("-1 minute", "0 seconds")) == Bounds(-60_000_000, 0)
     with pytest.raises(InvalidError, match="cannot read duration"):
         read_within("soon")
 
 
-def test_bounds_in_the_wrong_order_are_told() -> None:
+def test_bounds_in_the_wrong_order_are_rejected() -> None:
     with pytest.raises(InvalidError, match="`within` ends before it begins: from 5 to -5"):
         Bounds(5, -5)

@@ -1,4 +1,4 @@
-"""Joins of two changing tables, against SQLite over the tables as they are: equal after every step."""
+"""Joins of two changing tables, compared with SQLite after every step."""
 
 import sqlite3
 from collections import Counter
@@ -21,7 +21,7 @@ CUSTOMERS = pl.Schema({"id": pl.Int64, "city": pl.String, CHANGE: pl.Int8})
 keys = st.none() | st.integers(0, 2)
 orders = st.tuples(st.integers(0, 2), keys)
 customers = st.tuples(keys, st.sampled_from(["Ulm", "Bonn", None]))
-# Whether it is a row of the left side, its values, whether it is put, and whether the bundle ends behind it.
+# True for the left side, the values for either side, True for an insert, and True if the batch ends after it.
 changes = st.tuples(st.booleans(), orders, customers, st.booleans(), st.booleans())
 
 SQL = {
@@ -34,7 +34,7 @@ SQL = {
 }
 
 
-def relational(how: How, left: Counter[Any], right: Counter[Any]) -> Counter[Any]:
+def join_in_sqlite(how: How, left: Counter[Any], right: Counter[Any]) -> Counter[Any]:
     with sqlite3.connect(":memory:") as database:
         database.execute('create table l ("order", customer)')
         database.execute("create table r (id, city)")
@@ -55,48 +55,48 @@ def sided(kernel: Any, side: str, rows: list[Any]) -> pl.DataFrame:
 def test_the_sum_of_changes_is_the_join(how: How, script: list[Any]) -> None:
     running = Running(JoinKernel.of({"customer": "id"}, how, ORDERS, CUSTOMERS))
     tables: dict[str, Counter[Any]] = {LEFT: Counter(), RIGHT: Counter()}
-    bundle: list[pl.DataFrame] = []
-    for is_left, order, customer, is_put, ends in script:
+    batch: list[pl.DataFrame] = []
+    for is_left, order, customer, is_insert, ends in script:
         side, row = (LEFT, order) if is_left else (RIGHT, customer)
-        if not is_put and not tables[side][row]:
+        if not is_insert and not tables[side][row]:
             continue
-        tables[side][row] += 1 if is_put else -1
-        bundle.append(sided(running.kernel, side, [(*row, 1 if is_put else -1)]))
+        tables[side][row] += 1 if is_insert else -1
+        batch.append(sided(running.kernel, side, [(*row, 1 if is_insert else -1)]))
         if ends:
-            running.step(pl.concat(bundle), seal=is_put)
-            bundle = []
-            assert running.table == relational(how, tables[LEFT], tables[RIGHT])
-    if bundle:
-        running.step(pl.concat(bundle))
-    assert running.table == relational(how, tables[LEFT], tables[RIGHT])
+            running.step(pl.concat(batch), seal=is_insert)
+            batch = []
+            assert running.table == join_in_sqlite(how, tables[LEFT], tables[RIGHT])
+    if batch:
+        running.step(pl.concat(batch))
+    assert running.table == join_in_sqlite(how, tables[LEFT], tables[RIGHT])
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(changes, max_size=12), st.randoms())
 def test_a_chain_of_joins_in_any_order_of_changes(script: list[Any], random: Any) -> None:
-    """Cities of customers of orders, and what the city is known for; what is taken back may come first."""
+    """Cities of customers of orders, and sights of the city; a retraction may precede its insert."""
     sights = pl.Schema({"city": pl.String, "sight": pl.String, CHANGE: pl.Int8})
     first = Running(JoinKernel.of({"customer": "id"}, How.LEFT, ORDERS, CUSTOMERS))
     second = Running(JoinKernel.of("city", How.LEFT, first.kernel.output_schema, sights))
     known = [("Ulm", "minster", 1), ("Bonn", "museum", 1), ("Bonn", "Rhine", 1)]
     second.step(second.kernel.sides.rows(RIGHT, pl.DataFrame(known, schema=sights, orient="row")))
     tables: dict[str, Counter[Any]] = {LEFT: Counter(), RIGHT: Counter()}
-    for is_left, order, customer, is_put, _ in script:
+    for is_left, order, customer, is_insert, _ in script:
         side, row = (LEFT, order) if is_left else (RIGHT, customer)
-        if is_put or tables[side][row]:
-            tables[side][row] += 1 if is_put else -1
-            first.step(sided(first.kernel, side, [(*row, 1 if is_put else -1)]))
+        if is_insert or tables[side][row]:
+            tables[side][row] += 1 if is_insert else -1
+            first.step(sided(first.kernel, side, [(*row, 1 if is_insert else -1)]))
             shuffled = list(range(first.output.height))
             random.shuffle(shuffled)
-            second.step(second.kernel.sides.rows(LEFT, first.output[shuffled]), seal=is_put)
+            second.step(second.kernel.sides.rows(LEFT, first.output[shuffled]), seal=is_insert)
     expected: Counter[Any] = Counter()
-    for row, n in relational(How.LEFT, tables[LEFT], tables[RIGHT]).items():
+    for row, n in join_in_sqlite(How.LEFT, tables[LEFT], tables[RIGHT]).items():
         seen = [s for c, s, _ in known if c == row[3]] or [None]
         expected.update({(*row, sight): n for sight in seen})
     assert second.table == expected
 
 
-def test_a_key_of_both_sides_comes_out_once() -> None:
+def test_a_key_with_the_same_name_on_both_sides_is_one_column() -> None:
     left = pl.DataFrame({"id": [1, 2], "a": ["x", "y"]})
     right = pl.DataFrame({"id": [2, 3], "b": [[1, 2], []]})
     running = Running(JoinKernel.of("id", How.FULL, left.schema, right.schema))
@@ -106,7 +106,7 @@ def test_a_key_of_both_sides_comes_out_once() -> None:
     assert running.table == {(1, "x", None): 1, (2, "y", (1, 2)): 1, (3, None, ()): 1}
 
 
-def test_a_step_forgets_what_is_gone() -> None:
+def test_deleted_rows_leave_no_state() -> None:
     running = Running(JoinKernel.of({"customer": "id"}, How.LEFT, ORDERS, CUSTOMERS))
     for change in (1, -1):
         running.step(sided(running.kernel, LEFT, [(1, 1, change), (2, None, change)]), seal=True)
@@ -131,15 +131,17 @@ def test_a_step_forgets_what_is_gone() -> None:
             {"id": pl.Int64, "n": pl.Int64},
             "both sides have a column n; rename",
         ),
-        ([], {"id": pl.Int64}, {"id": pl.Int64}, "`on` names no column"),
+        ([], {"id": pl.Int64}, {"id": pl.Int64}, "`on` is empty"),
     ],
 )
-def test_what_cannot_be_joined_is_told(on: Any, left: Any, right: Any, message: str) -> None:
+def test_tables_that_cannot_be_joined_are_rejected(on: Any, left: Any, right: Any, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         JoinKernel.of(on, How.INNER, pl.Schema(left), pl.Schema(right))
 
 
-def test_kinds_of_joins_have_the_usual_names() -> None:
+def test_kinds_of_joins_have_the_names_of_spark() -> None:
     assert [read_how(name) for name in ("outer", "left_anti", "left_semi")] == [How.FULL, How.ANTI, How.SEMI]
-    with pytest.raises(InvalidError, match="`how` is one of inner, left, right, full, semi, anti, not 'cross'"):
+    with pytest.raises(
+        InvalidError, match="how='cross' is unknown; use one of inner, left, right, full, semi, anti"
+    ):
         read_how("cross")

@@ -1,4 +1,4 @@
-"""Windowed results windowed again: what comes out at the end is what one would compute from what stands."""
+"""Windowed results windowed again: the final result equals one computed from the final intermediate rows."""
 
 from collections import Counter, defaultdict
 from typing import Any
@@ -23,7 +23,7 @@ EVENTS = st.tuples(st.sampled_from("ab"), st.integers(0, 39), st.integers(-3, 3)
 STEPS = st.lists(st.tuples(st.lists(EVENTS, max_size=4), st.integers(0, 6)), max_size=8)
 
 
-def standing(changes: pl.DataFrame, *columns: str) -> Counter[Any]:
+def sum_changes(changes: pl.DataFrame, *columns: str) -> Counter[Any]:
     rows: Counter[Any] = Counter()
     if changes.height:
         for *row, change in changes.select(*columns, "_change").rows():
@@ -34,7 +34,7 @@ def standing(changes: pl.DataFrame, *columns: str) -> Counter[Any]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FIRST, TRIGGERS, STEPS)
-def test_a_chain_computes_from_what_stands(where: Any, when: Any, steps: Any) -> None:
+def test_a_chain_computes_from_the_rows_that_remain(where: Any, when: Any, steps: Any) -> None:
     first = WindowedKernel.of(
         Windowing(
             what={"n": hw.count(), "most": hw.max("value")},
@@ -62,12 +62,12 @@ def test_a_chain_computes_from_what_stands(where: Any, when: Any, steps: Any) ->
         for simulator in (alone, chain):
             simulator.send(pl.DataFrame(rows, schema=SCHEMA, orient="row"))
             simulator.advance_watermark(watermark)
-    between = standing(alone.take_output(), "event_time", "n", "most", "window_start", "key")
+    intermediate = sum_changes(alone.take_output(), "event_time", "n", "most", "window_start", "key")
     groups: dict[int, list[Any]] = defaultdict(list)
-    for (at, n, most, *_), _ in between.items():
+    for (at, n, most, *_), _ in intermediate.items():
         groups[at // 20 * 20].append((n, most))
     expected = Counter(
         (start, sum(n for n, _ in rows), len(rows), max(m for _, m in rows), len({n for n, _ in rows}))
         for start, rows in groups.items()
     )
-    assert standing(chain.take_output(), "window_start", "total", "windows", "most", "ns") == expected
+    assert sum_changes(chain.take_output(), "window_start", "total", "windows", "most", "ns") == expected

@@ -1,10 +1,8 @@
-"""The kernel against the oracle: any window, trigger, mode and aggregate, over events in disorder."""
+"""The kernel compared with the oracle: any window, trigger, mode and aggregate, over events out of order."""
 
 import os
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +18,10 @@ from headwater.process.windows import triggers as t
 from headwater.process.windows import windows as w
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.windowing import Mode, Stamp, Windowing
+from tests.process.oracle import Oracle
+from tests.process.relations import frozen
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from tests.process.oracle import Oracle, frozen
-
-EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "60"))  # more to look for rare cases
+EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "60"))  # more examples find rare cases
 SCHEMA = pl.Schema({"key": pl.String, "event_time": pl.Int64, "value": pl.Int64})
 CHANGES = pl.Schema({**SCHEMA, "_change": pl.Int8})
 
@@ -122,7 +118,10 @@ def late_of(late: pl.DataFrame | None) -> list[tuple[Any, ...]]:
 
 
 def run(windowing: Windowing, schema: pl.Schema, steps: Any, combining: bool, sealing: bool = False) -> None:
-    """With `combining`, rows are combined before the step, in two parts; with `sealing`, all state is in runs."""
+    """Run a computation on the kernel and on the oracle, and compare their output after each step.
+
+    With `combining`, rows are combined before the step, in two parts; with `sealing`, all state is in runs.
+    """
     kernel, oracle = WindowedKernel.of(windowing, schema), Oracle(windowing, "_change" in schema)
     state, watermark, clock = kernel.initial(), 0, 0
     for number, (rows, more, ticks, with_rows_last) in enumerate(steps):
@@ -147,15 +146,15 @@ def run(windowing: Windowing, schema: pl.Schema, steps: Any, combining: bool, se
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(windowings(), STEPS, st.booleans(), st.booleans())
-def test_panes_and_late_rows_are_the_oracles(
+def test_panes_and_late_rows_equal_those_of_the_oracle(
     windowing: Windowing, steps: Any, combining: bool, sealing: bool
 ) -> None:
     run(windowing, SCHEMA, steps, combining, sealing)
 
 
-def test_keys_that_share_a_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = tables.key_hash
-    monkeypatch.setattr(tables, "key_hash", lambda rows, some: honest(rows, some) % np.uint64(3))
+def test_keys_with_the_same_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_hash = tables.key_hash
+    monkeypatch.setattr(tables, "key_hash", lambda rows, some: real_hash(rows, some) % np.uint64(3))
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(windowings(), STEPS, st.booleans())
@@ -167,34 +166,32 @@ def test_keys_that_share_a_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
 
 @st.composite
 def change_steps(draw: st.DrawFn) -> Any:
-    """Steps in which rows that were put may be taken back."""
-    steps, standing = [], []
+    """Draw steps in which inserted rows may be retracted."""
+    steps, present = [], []
     for rows, more, ticks, last in draw(STEPS):
         changes = [(*row, 1) for row in rows]
-        standing += rows
-        if standing:
-            taken = draw(st.lists(st.integers(0, len(standing) - 1), max_size=3, unique=True))
-            changes += [(*standing[i], -1) for i in taken]
-            standing = [row for i, row in enumerate(standing) if i not in taken]
+        present += rows
+        if present:
+            retracted = draw(st.lists(st.integers(0, len(present) - 1), max_size=3, unique=True))
+            changes += [(*present[i], -1) for i in retracted]
+            present = [row for i, row in enumerate(present) if i not in retracted]
         steps.append((changes, more, ticks, last))
     return steps
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(windowings(changes=True), change_steps(), st.booleans(), st.booleans())
-def test_rows_that_are_taken_back_are_as_if_they_had_not_been(
-    windowing: Windowing, steps: Any, combining: bool, sealing: bool
-) -> None:
+def test_retracted_rows_have_no_effect(windowing: Windowing, steps: Any, combining: bool, sealing: bool) -> None:
     run(windowing, CHANGES, steps, combining, sealing)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(windowings(), STEPS)
-def test_the_sum_of_all_changes_is_what_stands(windowing: Windowing, steps: Any) -> None:
-    """Retracting: every row taken back was put before, and one row stands for each window that fired."""
+def test_retractions_and_inserts_add_up(windowing: Windowing, steps: Any) -> None:
+    """Every retracted row was inserted before, and one row remains for each window that fired."""
     windowing = replace(windowing, how=Mode.RETRACTING)
     kernel, oracle = WindowedKernel.of(windowing, SCHEMA), Oracle(windowing, changes=False)
-    state, standing, clock, watermark = kernel.initial(), Counter[Any](), 0, 0
+    state, present, clock, watermark = kernel.initial(), Counter[Any](), 0, 0
     for rows, more, ticks, _ in steps:
         clock += ticks
         for events, mark in ((rows, watermark), ([], watermark + more)):
@@ -202,10 +199,10 @@ def test_the_sum_of_all_changes_is_what_stands(windowing: Windowing, steps: Any)
             state = step.state
             oracle.step([dict(zip(SCHEMA, event, strict=True)) for event in events], mark, clock)
             for pane in panes_of(windowing, step.output):
-                standing[pane[:-1]] += pane[-1]
-                assert standing[pane[:-1]] in (0, 1)
+                present[pane[:-1]] += pane[-1]
+                assert present[pane[:-1]] in (0, 1)
         watermark += more
     final: Counter[Any] = Counter()
     for *pane, change in oracle.output:
         final[tuple(pane)] += change
-    assert +standing == +final
+    assert +present == +final

@@ -1,4 +1,4 @@
-"""The values that describe a computation: what they refuse, and what a kernel gives beside panes."""
+"""The values that describe a computation: which ones are rejected; and the output of a kernel besides panes."""
 
 from typing import Any
 
@@ -6,10 +6,12 @@ import polars as pl
 import pytest
 
 import headwater as hw
-from headwater.errors import InvalidError
+from headwater.errors import InternalError, InvalidError
 from headwater.process.kernel import Now
+from headwater.process.windows import triggers as t
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.windowing import Windowing
+from headwater.process.windows.windows import Window
 from headwater.testing.simulator import Simulator
 
 SCHEMA = pl.Schema({"k": pl.String, "event_time": pl.Int64, "x": pl.Int64})
@@ -25,26 +27,70 @@ def windowing(**arguments: Any) -> Windowing:
         (lambda: hw.Hopping("1 minute", "soon"), "cannot read duration 'soon'"),
         (lambda: hw.Tumbling("1 minute", offset="2 minutes"), "cannot be shifted by '2 minutes'"),
         (lambda: hw.Session("1 minute", by="clock"), "by hw.EVENT_TIME or by hw.PROCESSING_TIME, not by 'clock'"),
-        (lambda: hw.AfterCount(True), "AfterCount takes a number of events from 1 on, not True"),
-        (lambda: hw.Repeatedly(hw.Default), "Repeatedly takes triggers, not .*; write it with parentheses"),
+        (lambda: hw.AfterCount(True), "AfterCount takes a number of events, 1 or more, not True"),
+        (lambda: hw.Repeatedly(hw.Default), r"Repeatedly takes triggers, not .*; write Default\(\) with"),
         (lambda: hw.AfterWatermark(early=3), "AfterWatermark takes triggers, not 3"),
-        (hw.AfterAny, "AfterAny takes one trigger or more"),
-        (lambda: windowing(what={}), "`what` names nothing to compute"),
-        (lambda: windowing(what={"n": "count"}), "`what` has 'count' for 'n'; give an aggregate such as"),
-        (lambda: windowing(what={"k": hw.count()}), "k would be there twice; rename it in `what`"),
-        (lambda: windowing(what={"_change": hw.count()}), "_change would be there twice"),
+        (hw.AfterAny, "AfterAny takes one or more triggers, got none"),
+        (lambda: windowing(what={}), "`what` is empty; name at least one aggregate"),
+        (lambda: windowing(what={"n": "count"}), "n='count' is not an aggregate; use hw.sum"),
+        (lambda: windowing(what={"k": hw.count()}), "would have two columns 'k'; rename one in `what`"),
+        (lambda: windowing(what={"_change": hw.count()}), "would have two columns '_change'"),
         (lambda: windowing(by=("k", "k")), "`by` names a column twice"),
-        (lambda: windowing(where="10 seconds"), "`where` cannot be '10 seconds'"),
-        (lambda: windowing(when="always"), "`when` cannot be 'always'"),
-        (lambda: windowing(how="retract"), "`how` is hw.DISCARDING, ACCUMULATING or RETRACTING, not 'retract'"),
+        (lambda: windowing(where="10 seconds"), "where='10 seconds' is not a window; use hw.Tumbling"),
+        (lambda: windowing(when="always"), "when='always' is not a trigger; use hw.AfterWatermark"),
+        (lambda: windowing(how="retract"), "how='retract' is not a mode; use hw.DISCARDING"),
         (lambda: windowing(lateness="long"), "cannot read duration 'long'"),
         (lambda: WindowedKernel.of(windowing(by=("z",)), SCHEMA), "there is no column 'z'; the columns are k, "),
         (lambda: WindowedKernel.of(windowing(time="k"), SCHEMA), "the event time 'k' is String, not Int64"),
     ],
 )
-def test_what_cannot_be_meant_is_told_in_words(make: Any, message: str) -> None:
+def test_invalid_values_are_rejected_with_a_reason(make: Any, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         make()
+
+
+class Unfinished(t.Trigger):
+    """A new trigger that does not define all properties."""
+
+    may_finish = t.TriggerEnd.NEVER
+
+
+class WithoutNode(t.Trigger):
+    """A new trigger without a node in `trigger_columns`."""
+
+    may_finish = t.TriggerEnd.NEVER
+    has_deadlines = False
+    sees_each_record = False
+    has_on_time_pane = False
+
+
+class WithoutBounds(Window):
+    """A new kind of window without bounds in `placement`."""
+
+    by = hw.EVENT_TIME
+    is_fixed = True
+    is_single = False
+    merges = False
+    ends_at_events = False
+
+
+def test_a_new_trigger_or_window_that_is_incomplete_fails() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Unfinished()  # type: ignore[abstract]
+    with pytest.raises(InternalError, match="add a node for it to trigger_columns"):
+        WindowedKernel.of(windowing(when=WithoutNode()), SCHEMA)
+    with pytest.raises(InternalError, match="add its bounds to placement"):
+        WindowedKernel.of(windowing(where=WithoutBounds()), SCHEMA)
+
+
+def test_a_group_column_may_be_named_like_a_partial_result() -> None:
+    """Discarding panes clears the partial results (`_a0_n`), not the group's columns."""
+    schema = pl.Schema({"_area": pl.String, "event_time": pl.Int64})
+    spec = windowing(by=("_area",), when=hw.EveryBatch(), how=hw.DISCARDING)
+    simulator = Simulator(WindowedKernel.of(spec, schema))
+    for time in (1, 2):
+        simulator.send(pl.DataFrame({"_area": ["north"], "event_time": [time]}, schema=schema))
+    assert simulator.take_output().select("_area", "n", "pane").rows() == [("north", 1, 0), ("north", 1, 1)]
 
 
 def rows(*events: tuple[str, int, int]) -> pl.DataFrame:
@@ -60,7 +106,7 @@ ALL_WINDOWS = [
 
 
 @pytest.mark.parametrize("where", ALL_WINDOWS)
-def test_schemas_are_told_beforehand(where: Any) -> None:
+def test_schemas_are_known_before_the_first_step(where: Any) -> None:
     kernel = WindowedKernel.of(windowing(where=where, how=hw.RETRACTING), SCHEMA)
     combined = kernel.combine(rows(("a", 1, 1), ("a", 1, 2)), Now(0, 0))
     assert combined.schema == kernel.combined_schema
@@ -78,7 +124,7 @@ def test_combining_makes_fewer_rows() -> None:
     assert kernel.combine(rows(*(("a", n, n) for n in range(100))), Now()).height == 1
 
 
-def test_combining_merges_what_is_one_session_whatever_else_comes() -> None:
+def test_combining_merges_rows_of_one_session() -> None:
     kernel = WindowedKernel.of(windowing(where=hw.Session("5 microseconds")), SCHEMA)
     combined = kernel.combine(rows(("a", 1, 1), ("a", 20, 1), ("a", 4, 1), ("b", 4, 1)), Now())
     spans = combined.select("k", "window_start", "window_end", "_n").rows()
@@ -86,7 +132,7 @@ def test_combining_merges_what_is_one_session_whatever_else_comes() -> None:
 
 
 @pytest.mark.parametrize("where", [*ALL_WINDOWS, hw.Hopping("6 microseconds", "2 microseconds")])
-def test_a_row_without_a_time_is_in_the_ledger_once(where: Any) -> None:
+def test_a_row_without_a_time_is_in_the_late_ledger_once(where: Any) -> None:
     simulator = Simulator(WindowedKernel.of(windowing(where=where), SCHEMA))
     simulator.send(pl.DataFrame({"k": ["a", "a"], "event_time": [None, 1], "x": [7, 8]}, schema=SCHEMA))
     assert [(row["reason"], row["row"]["x"]) for row in simulator.take_late().rows(named=True)] == [
@@ -102,8 +148,8 @@ def test_evicted_windows_are_counted_apart_from_late_rows() -> None:
     assert simulator.counters == {"panes": 2, "late": 1, "evicted": 2}
 
 
-def test_a_step_touches_only_what_it_must() -> None:
-    """Nothing is due and one key comes: the other windows are not read, and stand as they were."""
+def test_a_step_changes_only_the_windows_of_its_rows() -> None:
+    """No window is due and one key has a row: the other windows are not read, and stay unchanged."""
     kernel = WindowedKernel.of(windowing(), SCHEMA)
     first = kernel.step(kernel.initial(), rows(*((f"k{n}", 1, 1) for n in range(100))), Now(0, 0))
     second = kernel.step(first.state, rows(("k7", 2, 1)), Now(0, 0))
@@ -115,9 +161,9 @@ def test_clock_and_watermark_do_not_go_back() -> None:
     simulator = Simulator(WindowedKernel.of(windowing(), SCHEMA))
     simulator.advance_watermark(5)
     simulator.advance_clock(5)
-    with pytest.raises(InvalidError, match="the watermark stands at 5 and cannot fall to 4"):
+    with pytest.raises(InvalidError, match="the watermark is 5 and cannot go back to 4"):
         simulator.advance_watermark(4)
-    with pytest.raises(InvalidError, match="the clock shows 5 and cannot go back to 4"):
+    with pytest.raises(InvalidError, match="the clock is at 5 and cannot go back to 4"):
         simulator.advance_clock(4)
 
 

@@ -239,7 +239,7 @@ def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
         ),
         (lambda df: hw.deduplicate(df, keep="any"), "`keep` is 'first' or 'last', not 'any'"),
         (lambda df: hw.union(df, df.drop("city")), "not all sides have a column city"),
-        (lambda df: hw.join(df, df, on="id", how="cross"), "`how` is one of inner"),
+        (lambda df: hw.join(df, df, on="id", how="cross"), "how='cross' is unknown; use one of inner"),
         (lambda df: hw.join(df, df, on="id", within="1 hour"), "on the left side there is no event time"),
         (lambda df: hw.join(df, df, on="id", lateness="1 hour"), "`lateness` says nothing without"),
         (lambda df: hw.join(df, df, on="id", deleted="city is null"), "`deleted` is for"),

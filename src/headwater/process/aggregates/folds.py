@@ -1,11 +1,12 @@
-"""Aggregates as columns: a partial result is a few columns, made of rows, merged with others, read as a result.
+"""Aggregates as columns: a partial result is a few columns, computed from rows, merged with others, then finished.
 
-There are two kinds. A `Fold` is expressions for one `group_by`; users can write their own. A `Bag` keeps the
-values themselves with their weights, in a list column: for what needs all values (quantiles), or must give them up
-again when the input takes rows back (a maximum over changes).
+There are two kinds. A `Fold` is expressions for one `group_by`; users can write their own (`CustomAggregate`). A
+`Bag` keeps the values themselves with their weights, in a list column. It is for aggregates that need all values
+(quantiles), or must be able to remove values when the input retracts rows (a maximum over changes).
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -13,40 +14,44 @@ from typing import Any, Literal, Protocol
 import polars as pl
 
 from headwater.errors import InvalidError
-from headwater.process.aggregates.aggregates import Aggregate, Function
+from headwater.process.aggregates.aggregates import Aggregate, FoldInput, Function, Of, check_aggregate
 
-Of = Callable[[str], pl.Expr]
+_PARTIAL = re.compile(r"_a\d+_")
 
 
-@dataclass(frozen=True, slots=True)
-class FoldInput:
-    """The rows under the fold: the aggregate's column, the event time, and the weight (1, or -1: taken back).
+def partial_column(number: int, name: str) -> str:
+    """Return the name of a column of the partial result of aggregate `number`; part of a checkpoint."""
+    return f"_a{number}_{name}"
 
-    `changes` says whether weights can be anything but 1.
-    """
 
-    value: pl.Expr
-    time: pl.Expr
-    weight: pl.Expr
-    changes: bool
+def bag_column(number: int) -> str:
+    """Return the name of the column with the values of aggregate `number`."""
+    return partial_column(number, "bag")
+
+
+def count_column(number: int) -> str:
+    """Return the name of the column with the count of aggregate `number`, whose values are in a table."""
+    return partial_column(number, "n")
+
+
+def is_partial(column: str) -> bool:
+    """Return True if a column is part of a partial result."""
+    return _PARTIAL.match(column) is not None
 
 
 class Fold(Protocol):
-    """A columnar aggregate; `of(name)` stands for the partial column that `partial` called so.
-
-    A user's own class with these three methods and an attribute `column` can be used in `what`.
-    """
+    """An aggregate as expressions for one `group_by`: `CustomAggregate` without its column."""
 
     def partial(self, row: FoldInput) -> Mapping[str, pl.Expr]:
-        """What is kept of a group of rows, as aggregating expressions by name."""
+        """Return the columns of a partial result of a group of rows, by name."""
         ...
 
     def merge(self, of: Of) -> Mapping[str, pl.Expr]:
-        """What is kept of a group of partials, under the same names."""
+        """Return the columns of one partial result of several, under the same names."""
         ...
 
     def result(self, of: Of) -> pl.Expr:
-        """The result, of one partial."""
+        """Return the result of one partial result."""
         ...
 
 
@@ -70,7 +75,7 @@ class _Count:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Sum and mean: the total, and of how many."""
+    """Sum and mean: the total, and the number of values."""
 
     dtype: pl.DataType
     is_mean: bool
@@ -94,7 +99,7 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _Extreme:
-    """Min and max of values that are never taken back."""
+    """Min and max of values that are never retracted."""
 
     greatest: bool
 
@@ -112,8 +117,8 @@ class _Extreme:
 
 
 @dataclass(frozen=True, slots=True)
-class _AtEnd:
-    """First and last by event time, of values that are never taken back."""
+class _FirstOrLast:
+    """First and last by event time, of values that are never retracted."""
 
     latest: bool
 
@@ -138,11 +143,12 @@ _VALUE, _WEIGHT = pl.element().struct.field("v"), pl.element().struct.field("w")
 
 @dataclass(frozen=True, slots=True)
 class Bag:
-    """Values with weights, as a list of structs in a column; a value whose weights add up to nothing is not there.
+    """Values with weights, as a list of structs in a column. A value whose weights add up to 0 is removed.
 
-    `transform` is what is kept of a value, `order` how the list is sorted, `keep` the most values that stay: the
-    least ones where it is sorted by value, else the most frequent, whose counts then give up what the others had.
-    One that is not `bounded` may grow with its window, and so can be kept beside it, see `values`.
+    `transform` is applied to each value before it is kept. The list is sorted by `order`. `keep` limits the number
+    of values: the least ones if sorted by value, else the most frequent, whose counts are then reduced by the
+    count of the first one left out. A bag that is not `bounded` may grow with its window, so its values can be
+    kept in a table of their own, see `exact_values`.
     """
 
     read: Callable[[pl.Expr], pl.Expr]
@@ -153,7 +159,7 @@ class Bag:
 
     @property
     def is_count(self) -> bool:
-        """Whether the result is only how many values there are."""
+        """True if the result is only the number of values."""
         return self.read is _read_distinct
 
     @property
@@ -161,12 +167,12 @@ class Bag:
         return ["v", "t"] if self.order == "time" else ["v"]
 
     def of_rows(self, row: FoldInput) -> list[pl.Expr]:
-        """The columns of the long form: one row for each value."""
+        """Return the columns of the long form: one row for each value."""
         value = row.value if self.transform is None else self.transform(row.value)
         return [value.alias("v"), row.time.alias("t"), row.weight.alias("w")]
 
-    def gather(self, long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-        """From the long form to one list for each key, in the column `bag`; an empty bag has no row."""
+    def collect(self, long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+        """Convert the long form to one list for each key, in the column `bag`; an empty bag has no row."""
         there = long.filter(pl.col("v").is_not_null() & pl.col("w").is_not_null())
         summed = there.group_by(*keys, *self.fields, maintain_order=True).agg(pl.col("w").sum())
         summed = summed.filter(pl.col("w") != 0)
@@ -186,7 +192,7 @@ class Bag:
 
 
 def _positive(expression: pl.Expr) -> pl.Expr:
-    # A value can be taken back before it was put where inputs are out of order: until then it is not there.
+    # If inputs are out of order, a value can be retracted before it is inserted: it then has a negative weight.
     return expression.filter(_WEIGHT > 0)
 
 
@@ -199,7 +205,8 @@ def _repeated(bag: pl.Expr) -> pl.Expr:
 
 
 def _read_quantile(q: float) -> Callable[[pl.Expr], pl.Expr]:
-    # The small number keeps a product such as 0.07 * 100, which is a hair over 7, from asking for one value more.
+    # Subtract 1e-9 because a product such as 0.07 * 100 is slightly more than 7, which would require one more
+    # value.
     reached = _positive(_WEIGHT).cum_sum() >= _positive(_WEIGHT).sum() * q - 1e-9
     return lambda bag: bag.list.eval(_positive(_VALUE).filter(reached)).list.first()
 
@@ -214,13 +221,14 @@ def _read_distinct(bag: pl.Expr) -> pl.Expr:
 
 
 def _approx_distinct(error: float, changes: bool) -> Bag:
-    """The least k of the values' hashes (k minimum values): where they end tells how many there are."""
+    """Return a bag of the k least hashes of values (k minimum values); the greatest of them gives the estimate."""
     k = math.ceil(1 / error**2) + 2
 
     def hashed(value: pl.Expr) -> pl.Expr:
         return pl.when(value.is_not_null()).then(value.hash(0))
 
-    if changes:  # a hash that was pushed out cannot come back, so all are kept: the error is then none
+    # A hash that was dropped cannot be restored after a retraction, so over changes all are kept, without error.
+    if changes:
         return Bag(_read_distinct, transform=hashed)
 
     def read(bag: pl.Expr) -> pl.Expr:
@@ -231,11 +239,11 @@ def _approx_distinct(error: float, changes: bool) -> Bag:
     return Bag(read, transform=hashed, keep=k, bounded=True)
 
 
-_ZERO_AT = 2**40  # buckets are numbered from here on, so that a sign is left for negative values
+_ZERO_AT = 2**40  # Bucket numbers start here and are positive, so that the sign can mark negative values.
 
 
 def _approx_quantile(q: float, error: float) -> Bag:
-    """DDSketch: values in buckets whose bounds grow by a factor, so that all values of one are near each other."""
+    """Return a DDSketch: buckets whose bounds grow by a factor, so that the values in a bucket are close."""
     factor = (1 + error) / (1 - error)
 
     def bucket(value: pl.Expr) -> pl.Expr:
@@ -253,7 +261,7 @@ def _approx_quantile(q: float, error: float) -> Bag:
 
 
 def fold_of(aggregate: Aggregate, dtype: pl.DataType, changes: bool) -> Fold | Bag:
-    """The columns for an aggregate over a column of this type."""
+    """Return the fold or bag that computes an aggregate over a column of this type."""
     function = aggregate.function
     is_end = function in (Function.MIN, Function.MAX, Function.FIRST, Function.LAST)
     match function:
@@ -264,7 +272,7 @@ def fold_of(aggregate: Aggregate, dtype: pl.DataType, changes: bool) -> Fold | B
         case Function.MIN | Function.MAX if not changes:
             return _Extreme(function is Function.MAX)
         case Function.FIRST | Function.LAST if not changes:
-            return _AtEnd(function is Function.LAST)
+            return _FirstOrLast(function is Function.LAST)
         case _ if is_end:
             return _end_of_bag(function)
         case _:
@@ -272,7 +280,7 @@ def fold_of(aggregate: Aggregate, dtype: pl.DataType, changes: bool) -> Fold | B
 
 
 def _end_of_bag(function: Function) -> Bag:
-    """Of values that may be taken back, the one at an end is known only if all are."""
+    """Return a bag for the first, last, least or greatest value; if values may be retracted, all are needed."""
     order: Literal["value", "time"] = "value" if function in (Function.MIN, Function.MAX) else "time"
     if function in (Function.MIN, Function.FIRST):
         return Bag(lambda bag: _values(bag).list.first(), order=order)
@@ -295,22 +303,22 @@ def _bag_of(aggregate: Aggregate, changes: bool) -> Bag:
         case Function.APPROX_QUANTILE:
             return _approx_quantile(argument, error)
         case _:
-            # A count that was given up cannot be taken back from, so over changes all are kept.
+            # A count that was dropped cannot be reduced by a retraction, so all are kept over changes.
             keep = None if changes else math.ceil(1 / error)
             return Bag(_read_top(int(argument)), order="weight", keep=keep, bounded=keep is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Folds:
-    """All aggregates of a computation: their partial columns side by side, and how these are made and merged."""
+    """All aggregates of a computation; their partial results are columns of one frame."""
 
     names: tuple[str, ...]
     columns: tuple[str | None, ...]
     folds: tuple[Fold | Bag, ...]
     time: str
     change: str | None
-    beside: tuple[int, ...] = ()
-    """The numbers of those whose values are not in their column, but in a table beside, see `values`."""
+    separate: tuple[int, ...] = ()
+    """The numbers of the aggregates whose values are in a table of their own, see `exact_values`."""
 
     @classmethod
     def of(
@@ -320,36 +328,43 @@ class Folds:
         time: str,
         change: str | None,
         *,
-        beside: Callable[[Bag], bool] = lambda _: False,
+        operator: str,
+        is_separate: Callable[[Bag], bool] = lambda _: False,
     ) -> "Folds":
-        """The folds for aggregates of rows; `beside` says whose values are to be in tables of their own."""
+        """Build the folds for rows of this schema; `is_separate` selects bags that get a table of their own.
+
+        `operator` names the operator in error messages.
+        """
         folds: list[Fold | Bag] = []
-        apart = []
+        separate = []
         for name, aggregate in what.items():
+            check_aggregate(operator, name, aggregate)
             column = aggregate.column
             if column is not None and column not in schema:
                 raise InvalidError(
-                    f"windowed: {name!r} is computed from a column {column!r} that is not there; "
+                    f"{operator}: {name!r} needs the column {column!r}, which does not exist; "
                     f"the columns are {', '.join(schema)}"
                 )
             dtype = pl.Null() if column is None else schema[column]
             fold = aggregate
             if isinstance(aggregate, Aggregate):
-                _check_type(name, aggregate, dtype)
+                _check_type(operator, name, aggregate, dtype)
                 fold = fold_of(aggregate, dtype, change is not None)
-            # What is nested cannot be the key of a table.
-            if isinstance(fold, Bag) and beside(fold) and not dtype.is_nested():
-                apart.append(len(folds))
+            # Nested values cannot be part of a table's key.
+            if isinstance(fold, Bag) and is_separate(fold) and not dtype.is_nested():
+                separate.append(len(folds))
             folds.append(fold)
-        return cls(tuple(what), tuple(a.column for a in what.values()), tuple(folds), time, change, tuple(apart))
+        return cls(
+            tuple(what), tuple(a.column for a in what.values()), tuple(folds), time, change, tuple(separate)
+        )
 
     def partials(self, rows: pl.DataFrame, keys: Sequence[str], others: Sequence[pl.Expr]) -> pl.DataFrame:
-        """One row for each key: the `others`, aggregated, and the partials of its rows."""
+        """Return one row for each key: the `others`, aggregated, and the partial results of its rows."""
         expressions = list(others)
         for number, fold in enumerate(self.folds):
             if not isinstance(fold, Bag):
                 partial = fold.partial(self._row(number))
-                expressions += [e.alias(f"_a{number}_{name}") for name, e in partial.items()]
+                expressions += [e.alias(partial_column(number, name)) for name, e in partial.items()]
         groups = rows.group_by(*keys, maintain_order=True).agg(expressions)
         for number, fold in enumerate(self.folds):
             if isinstance(fold, Bag):
@@ -360,52 +375,54 @@ class Folds:
     def merge(
         self, partials: pl.DataFrame, keys: Sequence[str], others: Sequence[pl.Expr], *, in_order: bool = True
     ) -> pl.DataFrame:
-        """One row for each key: the `others`, aggregated, and its partials as one; in the order of the keys' first
-        rows, if that matters."""
+        """Return one row for each key: the `others`, aggregated, and its partial results merged into one.
+
+        With `in_order`, the keys are in the order of their first rows.
+        """
         expressions = list(others)
         for number, fold in enumerate(self.folds):
             if number in self.counted:
-                expressions.append(pl.col(f"_a{number}_n").sum())
+                expressions.append(pl.col(count_column(number)).sum())
             elif not isinstance(fold, Bag):
                 merged = fold.merge(_prefixed(number))
-                expressions += [e.alias(f"_a{number}_{name}") for name, e in merged.items()]
+                expressions += [e.alias(partial_column(number, name)) for name, e in merged.items()]
         groups = partials.group_by(*keys, maintain_order=in_order).agg(expressions)
         for number, fold in enumerate(self.folds):
-            if number in self.beside:
+            if number in self.separate:
                 continue
             if isinstance(fold, Bag):
-                bags = partials.select(*keys, f"_a{number}_bag").explode(f"_a{number}_bag")
-                groups = self._with_bag(groups, number, fold, bags.unnest(f"_a{number}_bag"), keys)
+                bags = partials.select(*keys, bag_column(number)).explode(bag_column(number))
+                groups = self._with_bag(groups, number, fold, bags.unnest(bag_column(number)), keys)
         return groups
 
     def results(self) -> list[pl.Expr]:
-        """The results, under their names, of partials."""
+        """Return the results of partial results, under the names of the aggregates."""
         return [self._result(n).alias(name) for n, name in enumerate(self.names)]
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """The numbers of those beside of which only a count stays in the column."""
-        return tuple(n for n in self.beside if getattr(self.folds[n], "is_count", False))
+        """The numbers of the aggregates with a separate table of which a count is kept in the row."""
+        return tuple(n for n in self.separate if getattr(self.folds[n], "is_count", False))
 
     @property
-    def nothing_counted(self) -> list[pl.Expr]:
-        """The columns of those counts, before anything is counted."""
-        return [pl.lit(0, pl.Int64).alias(f"_a{n}_n") for n in self.counted]
+    def zero_counts(self) -> list[pl.Expr]:
+        """The columns of these counts, with the value 0."""
+        return [pl.lit(0, pl.Int64).alias(count_column(n)) for n in self.counted]
 
     @property
-    def lists_beside(self) -> list[str]:
-        """The columns that travel and do not stay."""
-        return [f"_a{n}_bag" for n in self.beside]
+    def separate_lists(self) -> list[str]:
+        """The list columns whose values move to separate tables, so that rows do not keep them."""
+        return [bag_column(n) for n in self.separate]
 
     def _result(self, number: int) -> pl.Expr:
         fold = self.folds[number]
         if number in self.counted:
-            return pl.col(f"_a{number}_n").fill_null(0)
-        return fold.read(pl.col(f"_a{number}_bag")) if isinstance(fold, Bag) else fold.result(_prefixed(number))
+            return pl.col(count_column(number)).fill_null(0)
+        return fold.read(pl.col(bag_column(number))) if isinstance(fold, Bag) else fold.result(_prefixed(number))
 
     def _row(self, number: int) -> FoldInput:
         column = self.columns[number]
-        # A sum of a literal would not follow the group's length; a column of ones does.
+        # The sum of a literal would not depend on the group's length, so this is a column of ones.
         weight = pl.col(self.change) if self.change is not None else pl.col(self.time).is_not_null()
         weight = weight.cast(pl.Int64)
         value = pl.col(self.time) if column is None else pl.col(column)
@@ -415,17 +432,18 @@ class Folds:
     def _with_bag(
         groups: pl.DataFrame, number: int, bag: Bag, long: pl.DataFrame, keys: Sequence[str]
     ) -> pl.DataFrame:
-        lists = bag.gather(long, keys).rename({"bag": f"_a{number}_bag"})
+        lists = bag.collect(long, keys).rename({"bag": bag_column(number)})
         return groups.join(lists, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
 
 
 def _prefixed(number: int) -> Of:
-    return lambda name: pl.col(f"_a{number}_{name}")
+    return lambda name: pl.col(partial_column(number, name))
 
 
-def _check_type(name: str, aggregate: Aggregate, dtype: pl.DataType) -> None:
+def _check_type(operator: str, name: str, aggregate: Aggregate, dtype: pl.DataType) -> None:
     needs_number = aggregate.function in (Function.SUM, Function.MEAN, Function.APPROX_QUANTILE)
     if needs_number and not dtype.is_numeric():
         raise InvalidError(
-            f"windowed: {name!r} takes the {aggregate.function} of {aggregate.column!r}, which is {dtype}"
+            f"{operator}: {name!r} is the {aggregate.function} of {aggregate.column!r}, "
+            f"which is {dtype} and not a number"
         )

@@ -1,7 +1,7 @@
-"""Aggregates of a table that changes: counts and sums that go down again, minima and maxima that recover.
+"""Aggregates of a table that changes: results stay correct when rows are retracted.
 
-The kernel remembers of each group the partial results of its aggregates, see `folds`, and how many rows it has. A
-group whose rows were all taken back is gone. Rows are combined by group before they travel.
+The kernel keeps the partial results of each group's aggregates (see `folds`) and the number of its rows. A group
+whose rows have all been retracted is deleted. Rows are combined by group before they are sent to another process.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.aggregates.exact_values import Values
 from headwater.process.aggregates.folds import Folds
-from headwater.process.changes import CHANGE_TYPE, as_changes, difference, listed
+from headwater.process.changes import CHANGE_TYPE, as_changes, difference, join_names
 from headwater.process.kernel import KernelStep, Now, State
 from headwater.process.table import Table
 
@@ -23,7 +23,7 @@ _GROUPS, _NET, _ALL, _TIME = "groups", "_net", "_all", "_time"
 
 @dataclass(frozen=True, slots=True)
 class AggregateKernel:
-    """What is computed of each group of rows; of all rows where `by` names nothing. Made by `of`."""
+    """Aggregates each group of rows, or all rows if `by` is empty. Created by `of`."""
 
     by: tuple[str, ...]
     schema: pl.Schema
@@ -34,25 +34,29 @@ class AggregateKernel:
     def of(
         cls, what: Mapping[str, Any], by: Sequence[str], schema: pl.Schema, time: str | None = None
     ) -> "AggregateKernel":
-        """Build the kernel for rows of this schema; first and last go by the column `time`, or by arrival."""
+        """Build the kernel for rows of this schema; `first` and `last` are by the column `time`, or by arrival."""
         schema = pl.Schema(schema)
         check_columns("aggregate", by, schema)
         if not what:
-            raise InvalidError("aggregate: `what` names nothing to compute")
+            raise InvalidError(
+                "aggregate: `what` is empty; name at least one aggregate, such as {'n': hw.count()}"
+            )
         if clash := [name for name in what if name in by or name == CHANGE]:
-            raise InvalidError(f"aggregate: {listed(clash)} would be there twice; rename it in `what`")
+            raise InvalidError(
+                f"aggregate: the result would have two columns {join_names(clash)}; rename one in `what`"
+            )
         change = CHANGE if CHANGE in schema else None
-        # Of the others the result before a step is needed as well, so all their values would have to be read.
-        folds = Folds.of(what, schema, _TIME, change, beside=lambda bag: bag.is_count)
+        # Other aggregates need their result before the step as well, so all their values would have to be read.
+        folds = Folds.of(what, schema, _TIME, change, operator="aggregate", is_separate=lambda bag: bag.is_count)
         return cls(tuple(by), schema, folds, time)
 
     @property
     def output_schema(self) -> pl.Schema:
-        return self._results(self._kept(self._nothing)).cast({CHANGE: CHANGE_TYPE}).schema
+        return self._results(self._group_rows(self._empty)).cast({CHANGE: CHANGE_TYPE}).schema
 
     def initial(self) -> State:
-        groups = Table.empty(self._kept(self._nothing).schema, self._keys)
-        return {_GROUPS: groups, **self._values.empty(self._nothing.schema)}
+        groups = Table.empty(self._group_rows(self._empty).schema, self._keys)
+        return {_GROUPS: groups, **self._values.empty(self._empty.schema)}
 
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         time = pl.lit(0, pl.Int64) if self.time is None else pl.col(self.time).cast(pl.Int64).fill_null(0)
@@ -65,12 +69,12 @@ class AggregateKernel:
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         tables = dict(state)
         groups = tables[_GROUPS]
-        came = rows if _NET in rows.columns else self.combine(rows, now)
-        before = groups.get(came.select(self._keys).unique())
-        both = pl.concat([before, self._kept(came).select(before.columns)])
+        combined = rows if _NET in rows.columns else self.combine(rows, now)
+        before = groups.get(combined.select(self._keys).unique())
+        both = pl.concat([before, self._group_rows(combined).select(before.columns)])
         after = self.folds.merge(both, self._keys, [pl.col(_NET).sum()]).select(before.columns)
-        after = self._values.take(tables, came, after)
-        # Of changes out of order a group can be short of rows for a while; only one without any is forgotten.
+        after = self._values.add(tables, combined, after)
+        # Changes out of order can make the number of rows negative for a while; only a group with 0 is deleted.
         empty = after.filter(pl.col(_NET) == 0) if self.folds.change is not None else after.clear()
         kept = after.join(empty.select(self._keys), on=self._keys, how="anti", nulls_equal=True)
         tables[_GROUPS] = groups.put(kept)
@@ -81,28 +85,28 @@ class AggregateKernel:
         return KernelStep(tables, as_changes(changes).select(self.output_schema.names()))
 
     @property
-    def _nothing(self) -> pl.DataFrame:
+    def _empty(self) -> pl.DataFrame:
         return self.combine(pl.DataFrame(schema=self.schema), Now())
 
     @property
     def _values(self) -> Values:
         return Values(self.folds, tuple(self._keys))
 
-    def _kept(self, combined: pl.DataFrame) -> pl.DataFrame:
-        """What came, as rows of the table of groups."""
-        return combined.with_columns(self.folds.nothing_counted).drop(self.folds.lists_beside)
+    def _group_rows(self, combined: pl.DataFrame) -> pl.DataFrame:
+        """Return combined rows as rows of the table of groups."""
+        return combined.with_columns(self.folds.zero_counts).drop(self.folds.separate_lists)
 
     @property
     def _keys(self) -> list[str]:
         return list(self.by) or [_ALL]
 
     def _results(self, groups: pl.DataFrame) -> pl.DataFrame:
-        there = groups.filter(pl.col(_NET) > 0)
-        return there.select(*self.by, *self.folds.results(), pl.lit(1, pl.Int64).alias(CHANGE))
+        present = groups.filter(pl.col(_NET) > 0)
+        return present.select(*self.by, *self.folds.results(), pl.lit(1, pl.Int64).alias(CHANGE))
 
 
 def check_columns(what: str, names: Sequence[str], schema: pl.Schema) -> None:
-    """Refuse names of columns that are not there."""
+    """Raise an InvalidError if a column does not exist."""
     for name in names:
         if name not in schema:
-            raise InvalidError(f"{what}: there is no column {name!r}; the columns are {listed(list(schema))}")
+            raise InvalidError(f"{what}: there is no column {name!r}; the columns are {join_names(list(schema))}")

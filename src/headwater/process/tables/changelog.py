@@ -1,12 +1,11 @@
-"""A table made of its changelog, and its changes as a stream.
+"""A table built from its changelog; the output are the table's changes.
 
-A changelog says for each key what its row is from then on, or that it is gone. It is ordered by *position*:
-what comes late does not undo what was said after it. The kernel remembers the row of each key and the position
-that said so; of a row that is gone it remembers the position, where there is one, so that an older change
-cannot bring it back.
+A change sets the row of a key, or deletes it. Changes are ordered by *position*: a change that arrives late does
+not overwrite a newer one. The kernel keeps the row of each key and the position of its last change. For a deleted
+row it keeps only the position, if there is one, so that an older change does not restore the row.
 
-Where the changelog consists of changes by weight (`_change`), it is summed up instead: then order does not
-matter, and a row that is taken back before it was put waits for it.
+If the changelog has weights (`_change`), they are summed instead: then order does not matter, and a row can be
+retracted before it is inserted.
 """
 
 from collections.abc import Sequence
@@ -16,37 +15,47 @@ import polars as pl
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
-from headwater.process.changes import CHANGE_TYPE, ROW, as_changes, difference, ledger, listed, weighed
-from headwater.process.kernel import BEGINNING, KernelStep, Now, State, behind
+from headwater.process.changes import (
+    CHANGE_TYPE,
+    EXPIRED,
+    ROW,
+    as_changes,
+    difference,
+    join_names,
+    ledger,
+    with_weights,
+)
+from headwater.process.kernel import BEGINNING, KernelStep, Now, State, time_before
 from headwater.process.table import Table
 
 DELETED = "_deleted"
-"""The column that says that the row of a key is gone."""
+"""The column that is true if the row of the key is deleted."""
 
 POSITION = "_position"
-"""Columns of this name with a number behind it are the position, the first one first."""
+"""Prefix of the columns that are the position; they are compared in their order."""
 
 AT = "_at"
-"""The column of event times, in microseconds, where positions of deleted keys are forgotten after a time."""
+"""The column of event times in microseconds, needed to discard the positions of deleted keys after a time."""
 
-NO_KEY, EXPIRED = "no key", "expired"
+NO_KEY = "no key"
+"""Reason in the late ledger: the key, or a part of it, is null."""
 
 _ROWS, _ORDER = "rows", "_order"
 _NEVER = 2**62
-"""The time of what is not to be forgotten."""
+"""The time of keys that must not be discarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangelogKernel:
-    """Folds a changelog into a table by key; its output are the table's changes. Made by `of`.
+    """Folds a changelog into a table by key; its output are the table's changes. Created by `of`.
 
-    A change whose key is null, or is so in a part, is in the late ledger. A change older than the one that is
-    known is counted (`ignored`) and does nothing; so does a deletion of a row that is not there. Of two changes
-    with the same position the one that came later counts; one without a position is older than all that have
-    one.
+    A change whose key, or a part of it, is null goes to the late ledger. A change older than the last one of its
+    key is counted (`ignored`) and has no effect; neither has the deletion of a row that does not exist. Of two
+    changes with the same position, the one that arrived later counts. A change without a position is older than
+    all with one.
 
-    With `lateness`, the position of a deleted key is forgotten when the watermark is that far behind it. Then a
-    change of an unknown key that is older still could be one from before a deletion, and is in the late ledger.
+    With `lateness`, the position of a deleted key is discarded when the watermark has passed it by that time.
+    After that, an older change of an unknown key could precede a deletion, so it goes to the late ledger.
     """
 
     key: tuple[str, ...]
@@ -57,21 +66,21 @@ class ChangelogKernel:
 
     @classmethod
     def of(cls, key: Sequence[str], schema: pl.Schema, lateness: int | None = None) -> "ChangelogKernel":
-        """Build the kernel for changes of this schema; see `DELETED` and `POSITION` for columns with a meaning.
+        """Build the kernel for changes of this schema, which may have the columns `DELETED` and `POSITION`.
 
-        With `lateness` there is also `AT`.
+        With `lateness`, it must have the column `AT`.
         """
         schema = pl.Schema(schema)
         if not key:
-            raise InvalidError("table: `key` names no column; a table needs a key")
+            raise InvalidError("table: `key` is empty; name the columns that identify a row")
         for name in key:
             if name not in schema:
                 raise InvalidError(
-                    f"table: there is no key column {name!r}; the columns are {listed(list(schema))}"
+                    f"table: there is no key column {name!r}; the columns are {join_names(list(schema))}"
                 )
         positions = tuple(name for name in schema if name.startswith(POSITION))
-        beside = {*positions, DELETED, CHANGE, AT}
-        return cls(tuple(key), schema, positions, tuple(name for name in schema if name not in beside), lateness)
+        metadata = {*positions, DELETED, CHANGE, AT}
+        return cls(tuple(key), schema, positions, tuple(name for name in schema if name not in metadata), lateness)
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -100,27 +109,27 @@ class ChangelogKernel:
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         keyed = pl.all_horizontal(pl.col(self.key).is_not_null())
-        lost = rows.filter(~keyed)
-        late = ledger(lost, pl.struct(self.columns), NO_KEY) if lost.height else None
+        keyless = rows.filter(~keyed)
+        late = ledger(keyless, pl.struct(self.columns), NO_KEY) if keyless.height else None
         rows = rows.filter(keyed).with_columns(pl.struct(self.columns).alias(ROW))
         if self.is_by_weight:
             table, output = self._by_weight(state[_ROWS], rows)
-            return KernelStep({_ROWS: table}, self._told(output), late=late, counters={"late": lost.height})
+            return KernelStep({_ROWS: table}, self._output(output), late=late, counters={"late": keyless.height})
         evicted = 0
         if self.lateness is not None:
-            horizon = behind(now.watermark, self.lateness)
-            rows, expired = self._from_before(state[_ROWS], rows, horizon)
+            horizon = time_before(now.watermark, self.lateness)
+            rows, expired = self._split_expired(state[_ROWS], rows, horizon)
             if expired.height:
-                told = ledger(expired, pl.col(ROW), EXPIRED, pl.col(AT), now.watermark)
-                late = told if late is None else pl.concat([late, told])
+                entries = ledger(expired, pl.col(ROW), EXPIRED, pl.col(AT), now.watermark)
+                late = entries if late is None else pl.concat([late, entries])
         table, output, ignored = self._by_position(state[_ROWS], rows)
         if self.lateness is not None:
             table, evicted = self._forget(table, horizon)
         counters = {"late": 0 if late is None else late.height, "ignored": ignored, "evicted": evicted}
-        return KernelStep({_ROWS: table}, self._told(output), late=late, counters=counters)
+        return KernelStep({_ROWS: table}, self._output(output), late=late, counters=counters)
 
-    def _from_before(self, table: Table, rows: pl.DataFrame, horizon: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Tell changes apart that could be from before a deletion that is forgotten."""
+    def _split_expired(self, table: Table, rows: pl.DataFrame, horizon: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Separate the changes that could precede a deletion whose position has been discarded."""
         numbered = rows.with_row_index("_i")
         old = numbered.filter(pl.col(AT) < horizon)
         if not old.height:
@@ -131,7 +140,7 @@ class ChangelogKernel:
         return kept.drop("_i"), expired
 
     def _forget(self, table: Table, horizon: int) -> tuple[Table, int]:
-        """Let go of the positions of keys that were deleted before the horizon."""
+        """Discard the positions of keys that were deleted before the horizon."""
         gone = table.up_to(AT, horizon - 1) if horizon > BEGINNING else table.fresh.clear()
         return (table.drop(gone.select(table.key)) if gone.height else table), gone.height
 
@@ -141,30 +150,30 @@ class ChangelogKernel:
         deleted = pl.col(DELETED).fill_null(False) if DELETED in self.schema else pl.lit(False)
         time = []
         if self.lateness is not None:
-            # Without a time it is never forgotten, as is what stands.
+            # Rows that exist, and deletions without a time, are never discarded.
             time = [pl.when(deleted).then(pl.col(AT)).fill_null(_NEVER).alias(AT)]
-        said = rows.select(*self.key, *self.positions, pl.when(~deleted).then(ROW).alias(ROW), *time)
-        known = table.get(said.select(self.key).unique())
-        all_of_them = pl.concat([known.select(said.columns), said])
+        changes = rows.select(*self.key, *self.positions, pl.when(~deleted).then(ROW).alias(ROW), *time)
+        known = table.get(changes.select(self.key).unique())
+        both = pl.concat([known.select(changes.columns), changes])
         if self.positions:
-            all_of_them = all_of_them.sort(self.positions, nulls_last=False, maintain_order=True)
-        after = all_of_them.unique(self.key, keep="last", maintain_order=True)
-        stays = known.join(said.select(self.key), on=self.key, how="semi").select(said.columns)
+            both = both.sort(self.positions, nulls_last=False, maintain_order=True)
+        after = both.unique(self.key, keep="last", maintain_order=True)
+        previous = known.join(changes.select(self.key), on=self.key, how="semi").select(changes.columns)
         ignored = 0
         if self.positions and known.height:
-            ignored = self._older(said, known)
-        forgotten = after.filter(pl.col(ROW).is_null()) if not self.positions else after.clear()
-        table = table.put(after.join(forgotten.select(self.key), on=self.key, how="anti"))
-        table = table.drop(forgotten.select(self.key)) if forgotten.height else table
-        return table, difference(_standing(after), _standing(stays)), ignored
+            ignored = self._count_older(changes, known)
+        deleted_keys = after.filter(pl.col(ROW).is_null()) if not self.positions else after.clear()
+        table = table.put(after.join(deleted_keys.select(self.key), on=self.key, how="anti"))
+        table = table.drop(deleted_keys.select(self.key)) if deleted_keys.height else table
+        return table, difference(_rows(after), _rows(previous)), ignored
 
-    def _older(self, said: pl.DataFrame, known: pl.DataFrame) -> int:
-        """How many changes came behind one that was already known."""
-        both = said.join(known, on=self.key, how="inner", suffix="_known")
+    def _count_older(self, changes: pl.DataFrame, known: pl.DataFrame) -> int:
+        """Return the number of changes that are older than the last known one of their key."""
+        both = changes.join(known, on=self.key, how="inner", suffix="_known")
         newer = pl.lit(True)
         for name in reversed(self.positions):
             ours, theirs = pl.col(name), pl.col(f"{name}_known")
-            # Null stands before everything.
+            # Null is less than any other value.
             after = (theirs.is_null() & ours.is_not_null()) | (ours > theirs).fill_null(False)
             newer = after | (ours.eq_missing(theirs) & newer)
         return both.filter(~newer).height
@@ -175,34 +184,35 @@ class ChangelogKernel:
         known = table.get(rows.select(self.key).unique())
         last = known.get_column(_ORDER).max()
         start = last + 1 if isinstance(last, int) else 0
-        came = weighed(rows).with_columns(pl.int_range(start, start + rows.height).alias(_ORDER))
-        both = pl.concat([known, came.select(known.columns)])
+        arrived = with_weights(rows).with_columns(pl.int_range(start, start + rows.height).alias(_ORDER))
+        both = pl.concat([known, arrived.select(known.columns)])
         if self.positions:
             both = both.sort(self.positions, nulls_last=False, maintain_order=True)
-        is_put = pl.col(CHANGE) > 0
+        is_insert = pl.col(CHANGE) > 0
         after = both.group_by(table.key, maintain_order=True).agg(
-            # A row that is put again counts from then on; what takes it back says nothing about its position.
-            *(pl.col(name).filter(is_put).last() for name in (*self.positions, _ORDER)),
+            # A row that is inserted again gets the new position; a retraction does not change the position.
+            *(pl.col(name).filter(is_insert).last() for name in (*self.positions, _ORDER)),
             pl.col(CHANGE).sum(),
         )
         after = after.with_columns(pl.col(_ORDER).fill_null(-1)).select(known.columns)
         gone = after.filter(pl.col(CHANGE) == 0)
-        stays = after.filter(pl.col(CHANGE) != 0)
+        kept = after.filter(pl.col(CHANGE) != 0)
         table = table.drop(gone.select(table.key)) if gone.height else table
-        return table.put(stays), difference(self._chosen(stays), self._chosen(known))
+        return table.put(kept), difference(self._newest(kept), self._newest(known))
 
-    def _chosen(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The row of each key; of several, while what takes them back is still to come, the newest."""
-        there = rows.filter(pl.col(CHANGE) > 0)
-        there = there.sort(*self.positions, _ORDER, nulls_last=False, maintain_order=True)
-        return _standing(there.unique(self.key, keep="last", maintain_order=True))
+    def _newest(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the row of each key: the newest, if retractions of older ones have not arrived yet."""
+        present = rows.filter(pl.col(CHANGE) > 0)
+        present = present.sort(*self.positions, _ORDER, nulls_last=False, maintain_order=True)
+        return _rows(present.unique(self.key, keep="last", maintain_order=True))
 
-    def _told(self, output: pl.DataFrame) -> pl.DataFrame:
-        if not output.height:
+    def _output(self, changes: pl.DataFrame) -> pl.DataFrame:
+        if not changes.height:
             return pl.DataFrame(schema=self.output_schema)
-        return as_changes(output).unnest(ROW).select(self.output_schema.names())
+        return as_changes(changes).unnest(ROW).select(self.output_schema.names())
 
 
-def _standing(rows: pl.DataFrame) -> pl.DataFrame:
-    there = rows.filter(pl.col(ROW).is_not_null())
-    return there.select(ROW, pl.lit(1, pl.Int64).alias(CHANGE))
+def _rows(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows that exist, each with weight 1."""
+    present = rows.filter(pl.col(ROW).is_not_null())
+    return present.select(ROW, pl.lit(1, pl.Int64).alias(CHANGE))

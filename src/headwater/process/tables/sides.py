@@ -1,9 +1,9 @@
-"""Two inputs as one: the rows of both sides of a join, one below the other, with a column that says which.
+"""Two inputs as one: the rows of both sides of a join in one frame, with a column for the side.
 
-A runner runs a kernel over one stream of rows. A join's rows have the columns `_side` (0 left, 1 right), the
+A runner runs a kernel over one stream of rows. The rows of a join have the columns `_side` (0 left, 1 right), the
 values of the join's keys, the row itself in `_left` or `_right` (the other is null), its event time in
-microseconds, and `_change`. So equal keys of both sides meet in one bucket, and all that holds for one input
-holds for two.
+microseconds, and `_change`. So equal keys of both sides are in the same bucket, and runners need no special case
+for two inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,18 @@ import polars as pl
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
-from headwater.process.changes import CHANGE_TYPE, ROW, listed, weighed
+from headwater.process.changes import CHANGE_TYPE, ROW, join_names, with_weights
 from headwater.process.kernel import Now
 
 SIDE, LEFT, RIGHT, TIME = "_side", "_left", "_right", "_time"
 SIDES = (LEFT, RIGHT)
 
+BOTH_SIDES = pl.struct(pl.col(LEFT).alias("left"), pl.col(RIGHT).alias("right"))
+"""A row of a join's input as the late ledger contains it."""
+
 
 class How(StrEnum):
-    """Which rows a join gives."""
+    """The kind of a join, which decides which rows it emits."""
 
     INNER = "inner"
     LEFT = "left"
@@ -33,30 +36,30 @@ class How(StrEnum):
 
     @property
     def has_pairs(self) -> bool:
-        """Whether rows of both sides come out side by side."""
+        """True if the output contains columns of both sides."""
         return self not in (How.SEMI, How.ANTI)
 
     def keeps(self, side: str) -> bool:
-        """Whether rows of this side come out that have met nothing on the other."""
+        """Return True if unmatched rows of this side are emitted."""
         others = {LEFT: (How.LEFT, How.FULL, How.ANTI), RIGHT: (How.RIGHT, How.FULL)}
         return self in others[side]
 
 
 def read_how(how: str, possible: Sequence[How] = tuple(How)) -> How:
-    """The kind of a join by its name."""
-    known = {"outer": "full", "left_semi": "semi", "left_anti": "anti"}
+    """Parse the kind of a join; Spark's names are accepted as well."""
+    aliases = {"outer": "full", "left_semi": "semi", "left_anti": "anti"}
     try:
-        found = How(known.get(how, how))
+        found = How(aliases.get(how, how))
     except ValueError:
-        raise InvalidError(f"join: `how` is one of {listed(list(How))}, not {how!r}") from None
+        raise InvalidError(f"join: how={how!r} is unknown; use one of {join_names(list(How))}") from None
     if found not in possible:
-        raise InvalidError(f"join: `how` cannot be {how!r} here; it is one of {listed(possible)}")
+        raise InvalidError(f"join: how={how!r} is not possible here; use one of {join_names(possible)}")
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The two inputs of a join: which columns must be equal, and what comes out of a pair. Made by `of`."""
+    """The two inputs of a join: the pairs of columns that must be equal, and the output. Created by `of`."""
 
     left: pl.Schema
     right: pl.Schema
@@ -69,8 +72,8 @@ class Sides:
     ) -> "Sides":
         """Check that rows of these schemas can be joined.
 
-        `on` names the columns that both sides have, or says which column of the left one equals which of the right
-        one. A key that has the same name on both sides comes out once; any other name must be there only once.
+        `on` names columns that both sides have, or maps columns of the left side to columns of the right side. A
+        key with the same name on both sides is in the output once; any other column name must be on one side only.
         """
         pairs = pairs_of(on)
         left, right = (pl.Schema({n: t for n, t in side.items() if n != CHANGE}) for side in (left, right))
@@ -78,14 +81,14 @@ class Sides:
             for name, schema, which in ((l_name, left, "left"), (r_name, right, "right")):
                 if name not in schema:
                     raise InvalidError(
-                        f"join: the {which} side has no column {name!r}; it has: {listed(list(schema))}"
+                        f"join: the {which} side has no column {name!r}; it has: {join_names(list(schema))}"
                     )
             key_type(l_name, left[l_name], r_name, right[r_name])
         sides = cls(left, right, pairs, how)
         clash = [name for name in sides.right_columns if name in left]
         if clash and how.has_pairs:
             raise InvalidError(
-                f"join: both sides have a column {listed(clash)}; rename it on one of them, "
+                f"join: both sides have a column {join_names(clash)}; rename it on one side, "
                 f"such as .withColumnRenamed({clash[0]!r}, {'right_' + clash[0]!r})"
             )
         return sides
@@ -96,13 +99,13 @@ class Sides:
 
     @property
     def right_columns(self) -> list[str]:
-        """What the right side has beside the keys that the left one has under the same name."""
+        """The columns of the right side, without keys that have the same name on the left side."""
         shared = {r_name for l_name, r_name in self.pairs if l_name == r_name}
         return [name for name in self.right if name not in shared]
 
     @property
     def schema(self) -> pl.Schema:
-        """The rows of both sides, as a kernel takes them."""
+        """The schema of a kernel's input: rows of both sides."""
         kinds = [key_type(a, self.left[a], b, self.right[b]) for a, b in self.pairs]
         return pl.Schema(
             {
@@ -121,7 +124,7 @@ class Sides:
         return pl.Schema({**self.left, **right, CHANGE: CHANGE_TYPE})
 
     def rows(self, side: str, rows: pl.DataFrame, time: str | None = None) -> pl.DataFrame:
-        """Rows of one side, as a kernel takes them."""
+        """Convert rows of one side to a kernel's input."""
         schema, number = (self.left, 0) if side == LEFT else (self.right, 1)
         return rows.select(
             pl.lit(number).alias(SIDE),
@@ -132,12 +135,12 @@ class Sides:
         ).cast(self.schema)
 
     def of_side(self, rows: pl.DataFrame, side: str) -> pl.DataFrame:
-        """The rows of one side: keys, time, the row as one value, and its weight."""
+        """Return the rows of one side: keys, time, the row as a struct, and its weight."""
         mine = rows.filter(pl.col(SIDE) == SIDES.index(side))
-        return weighed(mine.select(*self.keys, TIME, pl.col(side).alias(ROW), CHANGE))
+        return with_weights(mine.select(*self.keys, TIME, pl.col(side).alias(ROW), CHANGE))
 
-    def paired(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """What comes out of rows with `_left` and `_right`, one of which may be null, and a weight."""
+    def output(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Convert rows with `_left` and `_right`, one of which may be null, and a weight to the output."""
         shared = {name for pair in self.pairs for name in pair if pair[0] == pair[1]}
         chosen = []
         for name in self.left:
@@ -150,7 +153,7 @@ class Sides:
         return rows.select(*chosen, CHANGE)
 
     def alone(self, rows: pl.DataFrame, side: str) -> pl.DataFrame:
-        """Rows of one side, which are in `_row`, without a partner on the other."""
+        """Return rows of one side, which are in `_row`, with null for the other side."""
         other = RIGHT if side == LEFT else LEFT
         kind = pl.Struct(self.right if side == LEFT else self.left)
         both = {side: pl.col(ROW), other: pl.lit(None, kind)}
@@ -163,7 +166,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class TwoInputKernel:
-    """What all kernels of two inputs have; see `kernel`."""
+    """The common part of all kernels with two inputs; see `kernel`."""
 
     sides: Sides
 
@@ -184,17 +187,17 @@ class TwoInputKernel:
 
 
 def pairs_of(on: str | Sequence[str] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Which column of the left side equals which of the right one."""
+    """Parse `on` to pairs of columns: left, right."""
     if isinstance(on, str):
         on = [on]
     pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((name, name) for name in on)
     if not pairs:
-        raise InvalidError("join: `on` names no column; name those that are equal on both sides")
+        raise InvalidError("join: `on` is empty; name the columns that must be equal on both sides")
     return pairs
 
 
 def key_type(left: str, left_type: pl.DataType, right: str, right_type: pl.DataType) -> pl.DataType:
-    """The type in which two keys are compared; whole numbers of any size are, all else must have one type."""
+    """Return the type in which two keys are compared: equal types, or Int64 for integers of different sizes."""
     if left_type == right_type:
         return left_type
     if left_type.is_integer() and right_type.is_integer():

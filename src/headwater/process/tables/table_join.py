@@ -1,10 +1,10 @@
-"""Joins of two tables that both change: the result is a table, and its changes come out.
+"""Joins of two tables that both change: the result is a table, and the output are its changes.
 
-Both sides are remembered by key, as rows with weights. Of a change of one side and the rows of the other that
-have its key come the pairs that are put or taken back; so a step costs what its rows meet, not what is stored.
-Which rows have met nothing follows from which keys the other side has.
+Both sides are kept by key, as rows with weights. A change of one side is joined with the other side's rows of the
+same key, which yields the pairs to insert or retract. The cost of a step depends on the number of these rows, not
+on the size of the tables. Whether a row is unmatched depends on whether the other side has its key.
 
-A null equals nothing, not even a null: such a row is never matched, and is not remembered.
+A null equals nothing, not even a null: a row with a null key is never matched, and is not kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from headwater.change import CHANGE
-from headwater.process.changes import ROW, as_changes, net, put_weights, settled
+from headwater.process.changes import ROW, as_changes, net, put_weights, without_retractions
 from headwater.process.kernel import KernelStep, Now, State
 from headwater.process.table import Table
 from headwater.process.tables.sides import LEFT, RIGHT, How, Sides, TwoInputKernel
@@ -21,7 +21,7 @@ from headwater.process.tables.sides import LEFT, RIGHT, How, Sides, TwoInputKern
 
 @dataclass(frozen=True, slots=True)
 class JoinKernel(TwoInputKernel):
-    """Joins two tables on equal keys; neither needs to be unique. Made by `of`."""
+    """Joins two tables on equal keys, which need not be unique on either side. Created by `of`."""
 
     @classmethod
     def of(
@@ -50,32 +50,32 @@ class JoinKernel(TwoInputKernel):
         touched = {side: delta.select(keys).unique() for side, delta in deltas.items()}
         tables, before, after = {}, {}, {}
         for side, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
-            if self._by_keys_of(side):
+            if self._matters(side):
                 known = before[side] = state[side].get(pl.concat(touched.values()).unique())
-            else:  # Of the rows that the other side's changes do not meet, only those matter that change.
+            else:  # Of the rows that no change of the other side matches, only those that change are needed.
                 before[side] = state[side].get(touched[other])
                 known = state[side].get(deltas[side].select(state[side].key))
             tables[side], after[side] = put_weights(state[side], known, deltas[side])
         if self.sides.how.has_pairs:
-            parts.append(self._met(deltas[LEFT], before[RIGHT]))
-            parts.append(self._met(before[LEFT], deltas[RIGHT]))
-            parts.append(self._met(deltas[LEFT], deltas[RIGHT]))
+            parts.append(self._pairs(deltas[LEFT], before[RIGHT]))
+            parts.append(self._pairs(before[LEFT], deltas[RIGHT]))
+            parts.append(self._pairs(deltas[LEFT], deltas[RIGHT]))
         for side, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
-            if self._by_keys_of(other):
-                found = self._by_presence(deltas[side], before[side], before[other], after[other])
-                parts.append(self.sides.alone(found, side))
-        output = self.sides.paired(settled(pl.concat(parts)))
-        # Rows of the right side may differ only in what does not come out.
-        output = settled(output) if not self.sides.how.has_pairs else output
+            if self._matters(other):
+                unmatched = self._by_presence(deltas[side], before[side], before[other], after[other])
+                parts.append(self.sides.alone(unmatched, side))
+        output = self.sides.output(without_retractions(pl.concat(parts)))
+        # Rows may differ only in columns of the right side, which are not part of the output.
+        output = without_retractions(output) if not self.sides.how.has_pairs else output
         return KernelStep(tables, as_changes(output).select(self.output_schema.names()))
 
-    def _by_keys_of(self, side: str) -> bool:
-        """Whether rows of the other side come out because this one has their key, or because it has not."""
+    def _matters(self, side: str) -> bool:
+        """Return True if the presence of a key on this side decides whether rows of the other side are emitted."""
         how, other = self.sides.how, RIGHT if side == LEFT else LEFT
         return how.keeps(other) or (other == LEFT and how is How.SEMI)
 
-    def _met(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
-        """All pairs of equal keys, with the product of their weights."""
+    def _pairs(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+        """Return all pairs with equal keys, with the product of their weights."""
         pairs = left.join(right, on=self.sides.keys, how="inner", suffix="_other")
         weight = pl.col(CHANGE) * pl.col(f"{CHANGE}_other")
         return pairs.select(pl.col(ROW).alias(LEFT), pl.col(f"{ROW}_other").alias(RIGHT), weight.alias(CHANGE))
@@ -83,20 +83,20 @@ class JoinKernel(TwoInputKernel):
     def _by_presence(
         self, delta: pl.DataFrame, known: pl.DataFrame, before: pl.DataFrame, after: pl.DataFrame
     ) -> pl.DataFrame:
-        """How those rows change that are there because the other side has their key, or because it has not."""
+        """Return the changes of rows that are emitted because the other side has, or lacks, their key."""
         keys, is_semi = self.sides.keys, self.sides.how is How.SEMI
-        had, has = (_keys_there(rows, keys) for rows in (before, after))
-        came = has.join(had, on=keys, how="anti")
-        went = had.join(has, on=keys, how="anti")
-        shown, hidden = (came, went) if is_semi else (went, came)
+        keys_before, keys_after = (_present_keys(rows, keys) for rows in (before, after))
+        added = keys_after.join(keys_before, on=keys, how="anti")
+        removed = keys_before.join(keys_after, on=keys, how="anti")
+        shown, hidden = (added, removed) if is_semi else (removed, added)
         return pl.concat(
             [
-                delta.join(has, on=keys, how="semi" if is_semi else "anti"),
+                delta.join(keys_after, on=keys, how="semi" if is_semi else "anti"),
                 known.join(shown, on=keys, how="semi"),
                 known.join(hidden, on=keys, how="semi").with_columns(-pl.col(CHANGE)),
             ]
         )
 
 
-def _keys_there(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+def _present_keys(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     return rows.filter(pl.col(CHANGE) > 0).select(keys).unique()

@@ -1,13 +1,13 @@
 """The kernel of a windowed computation: what, where, when and how over a few tables.
 
-The table `windows` has a row for each key and window that is open: the partials of its aggregates, its trigger's
-columns, how many panes it emitted, and when it is to be looked at next (`due` by the watermark, `wake` by the
-clock). What exact aggregates need of all values is in tables beside it, see `values`. Sliding windows also need
-`points`: the partials of each moment, of which windows to come are made.
+The table `windows` (schema: `columns`) has a row for each group and open window: the partial results of its
+aggregates, its trigger's columns, the number of panes it emitted, and when it must be examined next (`DUE` by the
+watermark, `WAKE` by the clock). The values that exact aggregates need are in separate tables, see `exact_values`.
+Sliding windows also need `points`: the partial results at each time, from which later windows are made.
 
-Where windows have a lateness, `closed` remembers the last pane of those that went, for rows that come later still.
+If windows have a lateness, `closed` keeps the last pane of discarded windows, for rows that arrive even later.
 
-A step looks up the windows that its rows touch and those that are due, and no others.
+A step reads the windows that its rows touch and those that are due, and no others.
 """
 
 from dataclasses import dataclass
@@ -19,112 +19,128 @@ from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.aggregates.exact_values import Values
 from headwater.process.aggregates.folds import Folds
+from headwater.process.changes import EXPIRED, NO_TIME
 from headwater.process.kernel import KernelStep, Now, State
 from headwater.process.table import Table
+from headwater.process.windows.columns import (
+    COUNT,
+    DUE,
+    END,
+    FINISHED,
+    FORGET,
+    NEVER,
+    PENDING,
+    POINT,
+    START,
+    TIME,
+    UNTIL,
+    WAKE,
+)
 from headwater.process.windows.intake import POINTS, WINDOWS, Intake
-from headwater.process.windows.lateness import CLOSED_WINDOWS, EXPIRED, NO_TIME
+from headwater.process.windows.lateness import CLOSED_WINDOWS, Lateness
 from headwater.process.windows.panes import PaneBuilder
-from headwater.process.windows.placement import END, START
-from headwater.process.windows.trigger_columns import NEVER, Array, CompiledTrigger, Moment, compile_trigger
-from headwater.process.windows.trigger_end import TriggerEnd
-from headwater.process.windows.triggers import is_per_record
+from headwater.process.windows.trigger_columns import Array, CompiledTrigger, compile_trigger
+from headwater.process.windows.triggers import TriggerEnd
 from headwater.process.windows.windowing import Mode, Windowing
-from headwater.process.windows.windows import Session, Sliding, Time
 
 
 @dataclass(frozen=True, slots=True)
 class WindowedKernel:
-    """A windowed computation over rows of one schema; made by `of`."""
+    """A windowed computation over rows of one schema; created by `of`."""
 
     windowing: Windowing
     schema: pl.Schema
-    firing: CompiledTrigger
-    painter: PaneBuilder
-    gathering: Intake
+    trigger: CompiledTrigger
+    panes: PaneBuilder
+    intake: Intake
     output_schema: pl.Schema
 
     @classmethod
     def of(cls, windowing: Windowing, schema: pl.Schema) -> "WindowedKernel":
-        """Build the kernel for rows of this schema; the event time must be there as Int64 microseconds."""
+        """Build the kernel for rows of this schema, whose event time must be Int64 microseconds."""
         schema = pl.Schema(schema)
         for column in (*windowing.by, windowing.time):
-            if column not in schema and (column != windowing.time or windowing.where.by is Time.EVENT):
+            if column not in schema and (column != windowing.time or not windowing.where.by_clock):
                 raise InvalidError(f"windowed: there is no column {column!r}; the columns are {', '.join(schema)}")
         if schema.get(windowing.time, pl.Int64) != pl.Int64:
             raise InvalidError(
                 f"windowed: the event time {windowing.time!r} is {schema[windowing.time]}, not Int64 microseconds"
             )
         change = CHANGE if CHANGE in schema else None
-        is_fixed = not isinstance(windowing.where, Session | Sliding)
-        folds = Folds.of(windowing.what, schema, "_time", change, beside=lambda bag: is_fixed and not bag.bounded)
-        firing = compile_trigger(windowing.when)
-        painter = PaneBuilder(windowing, folds, firing)
-        gathering = Intake(windowing, schema, folds, firing, painter)
-        nothing = gathering.whole(gathering.combine(pl.DataFrame(schema=schema), Now()))
-        return cls(windowing, schema, firing, painter, gathering, painter.none(nothing).schema)
+        is_fixed = windowing.where.is_fixed
+        folds = Folds.of(
+            windowing.what,
+            schema,
+            TIME,
+            change,
+            operator="windowed",
+            is_separate=lambda bag: is_fixed and not bag.bounded,
+        )
+        trigger = compile_trigger(windowing.when)
+        panes = PaneBuilder(windowing, folds, trigger)
+        intake = Intake(windowing, schema, folds, trigger, panes)
+        empty = intake.whole_rows(intake.combine(pl.DataFrame(schema=schema), Now()))
+        return cls(windowing, schema, trigger, panes, intake, panes.no_changes(empty).schema)
 
     @property
     def combined_schema(self) -> pl.Schema:
-        """What `combine` gives."""
+        """The schema of combined rows."""
         return self.combine(pl.DataFrame(schema=self.schema), Now()).schema
 
     @property
     def late_schema(self) -> pl.Schema:
-        """The columns of the late ledger."""
-        return self.gathering.refusing.ledger(
-            self.gathering.refusing.rejected(self._nothing(), EXPIRED), Moment(0, 0)
-        ).schema
+        """The schema of the late ledger."""
+        return self.lateness.ledger(self.lateness.rejected(self._empty(), EXPIRED), Now(0, 0)).schema
 
     @property
     def values(self) -> Values:
-        """What is kept beside the table of windows."""
-        return Values(self.gathering.folds, tuple(self.gathering.table_key))
+        """The tables of values that exact aggregates need."""
+        return Values(self.intake.folds, tuple(self.intake.table_key))
+
+    @property
+    def lateness(self) -> Lateness:
+        """Decides which rows the windows reject."""
+        return self.intake.lateness
 
     def initial(self) -> State:
-        combined = self._nothing()
-        # Sessions are looked up by their group, whose others they may join.
-        by = self.windowing.by if isinstance(self.windowing.where, Session) else None
-        tables = {WINDOWS: Table.empty(self.gathering.fresh(combined).schema, self.gathering.table_key, by)}
+        combined = self._empty()
+        windows = self.intake.table_rows(combined)
+        # Windows that merge are looked up by their group, because they may join other windows of it.
+        by = self.windowing.by if self.windowing.where.merges else None
+        tables = {WINDOWS: Table.empty(windows.schema, self.intake.table_key, by)}
         tables |= self.values.empty(combined.schema)
-        if isinstance(self.windowing.where, Sliding):
-            tables[POINTS] = Table.empty(self.gathering.points(combined).schema, (*self.windowing.by, "at"))
+        if self.windowing.where.ends_at_events:
+            tables[POINTS] = Table.empty(self.intake.points(combined).schema, (*self.windowing.by, POINT))
         if self.windowing.lateness_micros:
-            tables[CLOSED_WINDOWS] = Table.empty(
-                self.gathering.refusing.closed(self.gathering.fresh(combined)).schema,
-                (*self.windowing.by, START, END),
-            )
+            key = (*self.windowing.by, START, END)
+            tables[CLOSED_WINDOWS] = Table.empty(self.lateness.closed(windows).schema, key)
         return tables
 
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        # Windows by the clock are known only when the rows are taken in; where a trigger may finish at any time,
-        # or looks at each event, all rows have to travel anyway.
-        by_clock = self.windowing.where.by is Time.PROCESSING
-        if (
-            by_clock
-            or is_per_record(self.windowing.when)
-            or self.gathering.refusing.finishes is TriggerEnd.ANY_TIME
-        ):
+        # The windows of rows by the clock are known only in `step`. If a trigger may finish at any time, or must
+        # see each record, all rows are needed there anyway.
+        where, when = self.windowing.where, self.windowing.when
+        if where.by_clock or when.sees_each_record or when.may_finish is TriggerEnd.ANY_TIME:
             return rows
-        combined = self.gathering.combine(rows, now)
-        is_merging = isinstance(self.windowing.where, Session)
-        return self.gathering.combine_sessions(combined) if is_merging else combined
+        combined = self.intake.combine(rows, now)
+        return self.intake.combine_sessions(combined) if where.merges else combined
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
-        watermark = now.watermark if self.windowing.where.by is Time.EVENT else now.processing_time
-        moment = Moment(watermark, now.processing_time)
+        if self.windowing.where.by_clock:
+            now = Now(now.processing_time, now.processing_time)
         tables, changes = dict(state), []
         late: list[pl.DataFrame] = []
-        if "_n" in rows.columns:
+        if COUNT in rows.columns:
             parts = [rows]
         else:
-            parts = [self.gathering.combine(part, now) for part in self._passes(rows)]
+            parts = [self.intake.combine(part, now) for part in self._passes(rows)]
         for part in parts:
             if part.height:
-                changes.append(self._take_in(tables, part, moment, late))
-        due, evicted = self._fire_due(tables, moment)
-        self._forget(tables, moment)
+                changes.append(self._add(tables, part, now, late))
+        due, evicted = self._fire_due(tables, now)
+        self._forget(tables, now)
         output = pl.concat([*changes, due])
-        ledger = self.gathering.refusing.ledger(pl.concat(late), moment) if late else None
+        ledger = self.lateness.ledger(pl.concat(late), now) if late else None
         counters = {
             "panes": output.filter(pl.col(CHANGE) > 0).height,
             "late": 0 if ledger is None else ledger.height,
@@ -132,87 +148,87 @@ class WindowedKernel:
         }
         return KernelStep(tables, output, self._wake_up(tables), ledger, counters)
 
-    def _nothing(self) -> pl.DataFrame:
-        return self.gathering.combine(pl.DataFrame(schema=self.schema), Now())
+    def _empty(self) -> pl.DataFrame:
+        return self.intake.combine(pl.DataFrame(schema=self.schema), Now())
 
     def _passes(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
-        """The rows as they are; or, to be seen one by one, the first of each key, then the second of each."""
-        if not is_per_record(self.windowing.when):
+        """Divide the rows if the trigger must see each record: the first of each group, the second of each, ..."""
+        if not self.windowing.when.sees_each_record:
             return [rows]
         number = pl.int_range(pl.len())
         number = number.over(list(self.windowing.by)) if self.windowing.by else number
         return [part.drop("_number") for part in rows.with_columns(_number=number).partition_by("_number")]
 
-    def _take_in(
-        self, tables: dict[str, Table], combined: pl.DataFrame, moment: Moment, late: list[pl.DataFrame]
+    def _add(
+        self, tables: dict[str, Table], combined: pl.DataFrame, now: Now, late: list[pl.DataFrame]
     ) -> pl.DataFrame:
-        """Add rows to the windows they touch, and fire those of them whose trigger says so."""
-        gone = None
-        touched = self.gathering.meet(tables, combined, moment)
+        """Add rows to the windows they touch, and fire the windows whose trigger should fire."""
+        merged_away = None
+        touched = self.intake.merge_fixed(tables, combined, now)
         if touched is None:
             timeless = combined.filter(pl.col(END).is_null())
             if timeless.height:
-                late.append(self.gathering.refusing.rejected(timeless, NO_TIME))
+                late.append(self.lateness.rejected(timeless, NO_TIME))
                 combined = combined.filter(pl.col(END).is_not_null())
-            gathered = self.gathering.gather(tables, combined, moment)
-            gone = gathered.gone
-            if gathered.rejected is not None:
-                late.append(self.gathering.refusing.with_last_panes(tables, gathered.rejected))
-            touched = self.gathering.merge(gathered.union)
-            if self.values and gathered.rejected is not None:
-                keys = self.gathering.keys
+            result = self.intake.collect(tables, combined, now)
+            merged_away = result.merged_away
+            if result.rejected is not None:
+                late.append(self.lateness.with_last_panes(tables, result.rejected))
+            touched = self.intake.merge(result.union)
+            if self.values and result.rejected is not None:
+                keys = self.intake.keys
                 combined = combined.join(touched.select(keys), on=keys, how="semi", nulls_equal=True)
-        touched = self.values.take(tables, combined, touched)
-        rows = self.painter.rows_of(touched)
-        if isinstance(self.windowing.where, Session):
-            self.firing.root.on_merge(rows, moment)
+        touched = self.values.add(tables, combined, touched)
+        rows = self.panes.trigger_rows(touched)
+        if self.windowing.where.merges:
+            self.trigger.root.on_merge(rows, now)
         everywhere = np.ones(touched.height, dtype=bool)
-        self.firing.root.on_elements(rows, everywhere, touched["_n"].to_numpy(), moment)
-        labels = self.firing.root.should_fire(rows, moment)
-        finished = self.firing.root.on_fire(rows, labels > 0, moment)
-        touched = self.painter.with_times(touched.drop("_n"), rows, moment)
+        self.trigger.root.on_elements(rows, everywhere, touched[COUNT].to_numpy(), now)
+        labels = self.trigger.root.should_fire(rows, now)
+        finished = self.trigger.root.on_fire(rows, labels > 0, now)
+        touched = self.panes.with_times(touched.drop(COUNT), rows, now)
         after, changes = touched, pl.DataFrame(schema=self.output_schema)
         if (labels > 0).any():
-            after, changes = self._fire(tables, touched, labels, finished, rows.none(), moment)
-        windows = tables[WINDOWS] if gone is None else tables[WINDOWS].drop(gone)
+            after, changes = self._fire(tables, touched, labels, finished, rows.none(), now)
+        windows = tables[WINDOWS] if merged_away is None else tables[WINDOWS].drop(merged_away)
         tables[WINDOWS] = windows.put(after)
         return changes
 
-    def _fire_due(self, tables: dict[str, Table], moment: Moment) -> tuple[pl.DataFrame, int]:
-        """Fire what the watermark or the clock has reached, and let go of what is past its lateness."""
+    def _fire_due(self, tables: dict[str, Table], now: Now) -> tuple[pl.DataFrame, int]:
+        """Fire the windows that the watermark or the clock has reached, and discard those past their lateness."""
         windows = tables[WINDOWS]
-        due = windows.up_to("due", moment.watermark)
-        if self.firing.has_deadlines:
-            awake = windows.up_to("wake", moment.processing_time)
-            due = pl.concat([due, awake.filter(pl.col("due") > moment.watermark)])
+        due = windows.up_to(DUE, now.watermark)
+        if self.trigger.has_deadlines:
+            awake = windows.up_to(WAKE, now.processing_time)
+            due = pl.concat([due, awake.filter(pl.col(DUE) > now.watermark)])
         if not due.height:
             return pl.DataFrame(schema=self.output_schema), 0
-        rows = self.painter.rows_of(due)
-        end, at = due[END].to_numpy(), due["due"].to_numpy()
-        unfinished = ~due["finished"].to_numpy()
-        reached = (at <= moment.watermark) & (at <= end)
+        rows = self.panes.trigger_rows(due)
+        end, at = due[END].to_numpy(), due[DUE].to_numpy()
+        unfinished = ~due[FINISHED].to_numpy()
+        reached = (at <= now.watermark) & (at <= end)
         called = reached
-        if self.firing.has_deadlines:
-            called = called | (due["wake"].to_numpy() <= moment.processing_time)
+        if self.trigger.has_deadlines:
+            called = called | (due[WAKE].to_numpy() <= now.processing_time)
         called = called & unfinished
-        labels = np.where(called, self.firing.root.should_fire(rows, moment), 0)
-        finished = self.firing.root.on_fire(rows, labels > 0, moment)
-        gone = end + self.windowing.lateness_micros < moment.watermark
-        # What no pane has shown is shown when the window goes: nothing is lost in silence.
-        closing = gone & unfinished & (labels == 0) & (due["pending"].to_numpy() > 0)
-        labels = np.where(closing, len(self.firing.names) - 1, labels)
-        due = self.painter.with_times(due, rows, moment)
+        labels = np.where(called, self.trigger.root.should_fire(rows, now), 0)
+        finished = self.trigger.root.on_fire(rows, labels > 0, now)
+        gone = end + self.windowing.lateness_micros < now.watermark
+        # Rows that no pane has contained are emitted when the window is discarded, so that none is lost.
+        closing = gone & unfinished & (labels == 0) & (due[PENDING].to_numpy() > 0)
+        labels = np.where(closing, self.trigger.closing, labels)
+        due = self.panes.with_times(due, rows, now)
         after, changes = due, pl.DataFrame(schema=self.output_schema)
         if (labels > 0).any():
-            after, changes = self._fire(tables, due, labels, finished | closing, reached | closing, moment)
-        leaving = pl.col(END) + self.windowing.lateness_micros < moment.watermark
+            after, changes = self._fire(tables, due, labels, finished | closing, reached | closing, now)
+        leaving = pl.col(END) + self.windowing.lateness_micros < now.watermark
         windows = windows.put(after.filter(~leaving))
         evicted = after.filter(leaving)
         if evicted.height:
-            windows = windows.drop(evicted.select(self.gathering.keys))
+            windows = windows.drop(evicted.select(self.intake.keys))
             self.values.drop(tables, evicted)
             if CLOSED_WINDOWS in tables:
-                tables[CLOSED_WINDOWS] = tables[CLOSED_WINDOWS].put(self.gathering.refusing.closed(evicted))
+                tables[CLOSED_WINDOWS] = tables[CLOSED_WINDOWS].put(self.lateness.closed(evicted))
         tables[WINDOWS] = windows
         return changes, evicted.height
 
@@ -223,34 +239,34 @@ class WindowedKernel:
         labels: Array,
         finished: Array,
         may_be_on_time: Array,
-        moment: Moment,
+        now: Now,
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Emit panes, with the values that are kept beside the windows."""
+        """Emit panes, with the values that are kept in tables of their own."""
         values = self.values
         if not values:
-            return self.painter.fire(frame, labels, finished, may_be_on_time, moment)
+            return self.panes.fire(frame, labels, finished, may_be_on_time, now)
         fired = frame.filter(labels > 0)
-        lists = values.read(tables, fired.select(self.gathering.table_key))
-        on = list(self.gathering.table_key)
+        lists = values.read(tables, fired.select(self.intake.table_key))
+        on = list(self.intake.table_key)
         whole = frame.join(lists, on=on, how="left", nulls_equal=True, maintain_order="left")
-        after, changes = self.painter.fire(whole, labels, finished, may_be_on_time, moment)
+        after, changes = self.panes.fire(whole, labels, finished, may_be_on_time, now)
         if self.windowing.how is Mode.DISCARDING:
             values.drop(tables, fired)
         return after.select(frame.columns), changes
 
-    def _forget(self, tables: dict[str, Table], moment: Moment) -> None:
-        """Let go of what no window to come and no late row can ask for any more."""
-        for name, column in ((POINTS, "until"), (CLOSED_WINDOWS, "forget")):
+    def _forget(self, tables: dict[str, Table], now: Now) -> None:
+        """Delete the points and closed windows that no later window and no late row can need."""
+        for name, column in ((POINTS, UNTIL), (CLOSED_WINDOWS, FORGET)):
             if name in tables:
                 table = tables[name]
-                gone = table.up_to(column, moment.watermark)
+                gone = table.up_to(column, now.watermark)
                 tables[name] = table.drop(gone.select(table.key)) if gone.height else table
 
     def _wake_up(self, tables: dict[str, Table]) -> int | None:
         windows, times = tables[WINDOWS], []
-        if self.firing.has_deadlines:
-            times.append(windows.where(pl.col("wake") < NEVER)["wake"].min())
-        if self.windowing.where.by is Time.PROCESSING:
-            times.append(windows.where(pl.col("due") < NEVER)["due"].min())
+        if self.trigger.has_deadlines:
+            times.append(windows.where(pl.col(WAKE) < NEVER)[WAKE].min())
+        if self.windowing.where.by_clock:
+            times.append(windows.where(pl.col(DUE) < NEVER)[DUE].min())
         known = [int(time) for time in times if isinstance(time, int)]
         return min(known, default=None)

@@ -1,23 +1,26 @@
-"""Which windows rows belong to: every kind of window as expressions over columns."""
+"""Placement: the bounds of the windows that rows belong to, as expressions over columns.
+
+Every kind of window (`windows`) has its case in `with_windows`.
+"""
 
 from collections.abc import Sequence
 
 import polars as pl
 
+from headwater.errors import InternalError
 from headwater.process.durations import micros
+from headwater.process.windows.columns import END, NEW_END, NEW_START, SESSION, START
 from headwater.process.windows.windows import Global, Hopping, Session, Sliding, Tumbling, Window, offset_micros
 
-START, END = "window_start", "window_end"
-
-# All time, as far as Python's and Spark's calendars both go: year 1 to year 9999. Not from its first day: Python
-# cannot make a local time of that.
+# The range that both Python's and Spark's calendars support: year 1 to year 9999. It begins a day later, because
+# Python cannot convert the first day to local time.
 BEGINNING_OF_TIME, END_OF_TIME = -62_135_424_000_000_000, 253_402_214_400_000_000
 
 
 def with_windows(rows: pl.DataFrame, where: Window, time: pl.Expr) -> pl.DataFrame:
-    """The rows with the bounds of their windows: a row in several windows is there several times.
+    """Add the bounds of each row's windows; a row in several windows is repeated.
 
-    Sessions and sliding windows begin as the window of the one row; what they become depends on the others.
+    Sessions and sliding windows begin as the window of one row; the final window depends on the other rows.
     """
     match where:
         case Tumbling():
@@ -33,29 +36,31 @@ def with_windows(rows: pl.DataFrame, where: Window, time: pl.Expr) -> pl.DataFra
         case Global():
             start, end = pl.lit(BEGINNING_OF_TIME, pl.Int64), pl.lit(END_OF_TIME, pl.Int64)
             return rows.with_columns(start.alias(START), end.alias(END))
+        case _:
+            raise InternalError(f"cannot place rows in {where!r}: add its bounds to placement.with_windows")
 
 
 def _with_hops(rows: pl.DataFrame, where: Hopping, time: pl.Expr) -> pl.DataFrame:
     size, period = micros(where.size), micros(where.period)
     last = time - (time - offset_micros(where.offset)) % period
     starts = [last - back * period for back in range(-(-size // period))]
-    placed = rows.with_columns(time.alias("_moment"), pl.concat_list(starts).alias(START)).explode(START)
-    # The last of the starts may lie a whole size back, and with gaps even the first may.
-    placed = placed.filter(pl.col(START) + size > pl.col("_moment"))
-    return placed.with_columns((pl.col(START) + size).alias(END)).drop("_moment")
+    placed = rows.with_columns(time.alias("_row_time"), pl.concat_list(starts).alias(START)).explode(START)
+    # The earliest start may be a whole size back; with gaps between windows, even the latest may be.
+    placed = placed.filter(pl.col(START) + size > pl.col("_row_time"))
+    return placed.with_columns((pl.col(START) + size).alias(END)).drop("_row_time")
 
 
 def with_sessions(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """The spans with the bounds of the session they are part of, in `_start` and `_end`.
+    """Add the bounds of the session that each span is part of.
 
-    Spans that overlap are one session; those that only touch are not: between their events lies a whole gap.
+    Spans that overlap are one session. Spans that only touch are not, because their events are a whole gap apart.
     """
     ordered = spans.sort(*by, START, maintain_order=True)
     reach = pl.col(END).cum_max().shift(1)
     reach = reach.over(list(by)) if by else reach
     number = (pl.col(START) >= reach).fill_null(True).cum_sum()
-    numbered = ordered.with_columns(number.alias("_session"))
+    numbered = ordered.with_columns(number.alias(SESSION))
     return numbered.with_columns(
-        pl.col(START).min().over("_session").alias("_start"),
-        pl.col(END).max().over("_session").alias("_end"),
+        pl.col(START).min().over(SESSION).alias(NEW_START),
+        pl.col(END).max().over(SESSION).alias(NEW_END),
     )

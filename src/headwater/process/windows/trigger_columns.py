@@ -1,7 +1,9 @@
 """Triggers as columns: each node of a trigger tree owns a few columns of the table of windows.
 
-A tree is compiled once; then each of its moments (events came, may it fire, it fired, windows merged) is done for
-all rows at once, over numpy arrays. Nothing here loops over keys or windows.
+A tree is compiled once. Then each of its steps (events arrived, should it fire, it fired, windows merged) is
+computed for all windows at once, over NumPy arrays. Nothing here loops over keys or windows.
+
+To add a trigger, add its node here and its case in `_Compiler.node`, and its class in `triggers`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,35 +13,30 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headwater.errors import InternalError
 from headwater.process.durations import micros
+from headwater.process.kernel import Now
 from headwater.process.windows import triggers as t
-
-NEVER = 2**62
-"""A time that does not come: later than any deadline."""
+from headwater.process.windows.columns import NEVER
 
 CLOSING = "Closing"
-"""The name of what fires when a window is given up with events that no pane has shown."""
+"""Trigger name of the pane that is emitted when a window is discarded with events that no pane has contained."""
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """The times at which rows are looked at."""
-
-    watermark: int
-    processing_time: int
-
-
-@dataclass(frozen=True, slots=True)
 class TriggerRows:
-    """Some rows of the table of windows: their ends, and the triggers' columns, which nodes change in place."""
+    """Windows of the table: their ends, and the columns of the trigger's nodes, which nodes change in place.
+
+    The functions of nodes take `now`, whose watermark is the processing time for windows by the clock.
+    """
 
     end: Array
     columns: dict[str, Array]
 
-    def ended(self, moment: Moment) -> Array:
-        return self.end <= moment.watermark
+    def ended(self, now: Now) -> Array:
+        return self.end <= now.watermark
 
     def none(self) -> Array:
         return np.zeros(len(self.end), dtype=bool)
@@ -47,7 +44,7 @@ class TriggerRows:
 
 @dataclass(frozen=True, slots=True)
 class TriggerField:
-    """A column of a node: its value in a new window, and what becomes of it when windows merge."""
+    """A column of a node: its value in a new window, and the function that combines it when windows merge."""
 
     dtype: Any
     default: int | bool
@@ -55,40 +52,40 @@ class TriggerField:
 
 
 class TriggerNode(Protocol):
-    """A trigger over many windows at once; `mask` says for which of them something happens."""
+    """A trigger evaluated for many windows at once; `mask` selects the windows that a call applies to."""
 
     def fields(self) -> Iterator[tuple[str, TriggerField]]:
-        """The columns of this node and those below."""
+        """Yield the columns of this node and of its children."""
         ...
 
-    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
-        """Events came, `count` of them for each window."""
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, now: Now) -> None:
+        """Handle the arrival of events, `count` of them for each window."""
         ...
 
-    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
-        """The number of the trigger that wants to fire, 0 where none does."""
+    def should_fire(self, rows: TriggerRows, now: Now) -> Array:
+        """Return the number of the trigger that should fire for each window, 0 where none should."""
         ...
 
-    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
-        """It fired; gives where it is finished now."""
+    def on_fire(self, rows: TriggerRows, mask: Array, now: Now) -> Array:
+        """Handle a firing, and return the mask of windows in which the trigger is now finished."""
         ...
 
     def reset(self, rows: TriggerRows, mask: Array) -> None:
-        """Begin anew."""
+        """Return to the initial state."""
         ...
 
-    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
-        """Windows were merged: their columns are, and the ends may have moved."""
+    def on_merge(self, rows: TriggerRows, now: Now) -> None:
+        """Handle a merge of windows: their columns have been combined, and their ends may have moved."""
         ...
 
-    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
-        """The processing time at which it wants to be asked, `NEVER` where there is none."""
+    def wake(self, rows: TriggerRows, now: Now) -> Array:
+        """Return the processing time at which each window must be examined next, or `NEVER`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Watermark:
-    """Default and AfterWatermark: what happens at the end of the window."""
+    """Default and AfterWatermark: fire at the end of the window."""
 
     label: int
     column: str
@@ -106,28 +103,28 @@ class _Watermark:
     def _is_late(self, rows: TriggerRows) -> Array:
         return rows.columns[self.column] if self.late is not None else rows.none()
 
-    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, now: Now) -> None:
         late = self._is_late(rows)
         if self.late is not None:
-            self.late.on_elements(rows, mask & late, count, moment)
+            self.late.on_elements(rows, mask & late, count, now)
         if self.early is not None:
-            self.early.on_elements(rows, mask & ~late, count, moment)
+            self.early.on_elements(rows, mask & ~late, count, now)
 
-    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
-        fires = np.where(rows.ended(moment), self.label, 0)
+    def should_fire(self, rows: TriggerRows, now: Now) -> Array:
+        fires = np.where(rows.ended(now), self.label, 0)
         if self.early is not None:
-            fires = np.where(fires > 0, fires, self.early.should_fire(rows, moment))
+            fires = np.where(fires > 0, fires, self.early.should_fire(rows, now))
         if self.late is not None:
-            fires = np.where(self._is_late(rows), self.late.should_fire(rows, moment), fires)
+            fires = np.where(self._is_late(rows), self.late.should_fire(rows, now), fires)
         return fires
 
-    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
-        late, ended = self._is_late(rows).copy(), rows.ended(moment)
+    def on_fire(self, rows: TriggerRows, mask: Array, now: Now) -> Array:
+        late, ended = self._is_late(rows).copy(), rows.ended(now)
         if self.early is not None:
-            self.early.on_fire(rows, mask & ~late & ~ended, moment)
+            self.early.on_fire(rows, mask & ~late & ~ended, now)
         if self.late is None:
             return mask & ended if self.finishes else rows.none()
-        self.late.on_fire(rows, mask & late, moment)
+        self.late.on_fire(rows, mask & late, now)
         rows.columns[self.column] |= mask & ended
         return rows.none()
 
@@ -138,21 +135,21 @@ class _Watermark:
         if self.early is not None:
             self.early.reset(rows, mask)
 
-    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
-        # A merged window whose end is still to come will be on time again; Beam leaves it to the late trigger,
-        # which may never show what the window gained.
+    def on_merge(self, rows: TriggerRows, now: Now) -> None:
+        # A merged window whose end is still ahead gets an on-time pane again. Beam leaves it to the late trigger,
+        # which may never emit the events that the window gained.
         if self.late is not None:
-            rows.columns[self.column] &= rows.ended(moment)
-            self.late.on_merge(rows, moment)
+            rows.columns[self.column] &= rows.ended(now)
+            self.late.on_merge(rows, now)
         if self.early is not None:
-            self.early.on_merge(rows, moment)
+            self.early.on_merge(rows, now)
 
-    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
+    def wake(self, rows: TriggerRows, now: Now) -> Array:
         wake = np.full(len(rows.end), NEVER)
         if self.early is not None:
-            wake = np.where(rows.ended(moment), NEVER, self.early.wake(rows, moment))
+            wake = np.where(rows.ended(now), NEVER, self.early.wake(rows, now))
         if self.late is not None:
-            wake = np.where(self._is_late(rows), self.late.wake(rows, moment), wake)
+            wake = np.where(self._is_late(rows), self.late.wake(rows, now), wake)
         return wake
 
 
@@ -165,22 +162,22 @@ class _Count:
     def fields(self) -> Iterator[tuple[str, TriggerField]]:
         yield self.column, TriggerField(np.int64, 0, "sum")
 
-    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, now: Now) -> None:
         rows.columns[self.column] += np.where(mask, count, 0)
 
-    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
+    def should_fire(self, rows: TriggerRows, now: Now) -> Array:
         return np.where(rows.columns[self.column] >= self.count, self.label, 0)
 
-    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, now: Now) -> Array:
         return mask
 
     def reset(self, rows: TriggerRows, mask: Array) -> None:
         rows.columns[self.column][mask] = 0
 
-    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, now: Now) -> None:
         pass  # counts add up
 
-    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
+    def wake(self, rows: TriggerRows, now: Now) -> Array:
         return np.full(len(rows.end), NEVER)
 
 
@@ -194,29 +191,29 @@ class _ProcessingTime:
     def fields(self) -> Iterator[tuple[str, TriggerField]]:
         yield self.column, TriggerField(np.int64, NEVER, "min")
 
-    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
-        deadline = moment.processing_time + self.delay
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, now: Now) -> None:
+        deadline = now.processing_time + self.delay
         if self.aligned_to:
             deadline = -(-deadline // self.aligned_to) * self.aligned_to
         column = rows.columns[self.column]
         column[mask & (column == NEVER)] = deadline
 
-    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
-        return np.where(rows.columns[self.column] <= moment.processing_time, self.label, 0)
+    def should_fire(self, rows: TriggerRows, now: Now) -> Array:
+        return np.where(rows.columns[self.column] <= now.processing_time, self.label, 0)
 
-    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, now: Now) -> Array:
         return mask
 
     def reset(self, rows: TriggerRows, mask: Array) -> None:
         rows.columns[self.column][mask] = NEVER
 
-    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, now: Now) -> None:
         pass  # the earliest deadline holds
 
-    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
-        # A deadline that has passed and fired nothing waits for something else, which will ask again.
+    def wake(self, rows: TriggerRows, now: Now) -> Array:
+        # A deadline that has passed without a firing waits for another trigger, whose firing evaluates it again.
         column = rows.columns[self.column]
-        return np.where(column > moment.processing_time, column, NEVER)
+        return np.where(column > now.processing_time, column, NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,29 +223,29 @@ class _Repeatedly:
     def fields(self) -> Iterator[tuple[str, TriggerField]]:
         return self.inner.fields()
 
-    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
-        self.inner.on_elements(rows, mask, count, moment)
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, now: Now) -> None:
+        self.inner.on_elements(rows, mask, count, now)
 
-    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
-        return self.inner.should_fire(rows, moment)
+    def should_fire(self, rows: TriggerRows, now: Now) -> Array:
+        return self.inner.should_fire(rows, now)
 
-    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
-        self.inner.reset(rows, self.inner.on_fire(rows, mask, moment))
+    def on_fire(self, rows: TriggerRows, mask: Array, now: Now) -> Array:
+        self.inner.reset(rows, self.inner.on_fire(rows, mask, now))
         return rows.none()
 
     def reset(self, rows: TriggerRows, mask: Array) -> None:
         self.inner.reset(rows, mask)
 
-    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
-        self.inner.on_merge(rows, moment)
+    def on_merge(self, rows: TriggerRows, now: Now) -> None:
+        self.inner.on_merge(rows, now)
 
-    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
-        return self.inner.wake(rows, moment)
+    def wake(self, rows: TriggerRows, now: Now) -> Array:
+        return self.inner.wake(rows, now)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parallel:
-    """AfterAny, AfterAll and OrFinally: several at the same time."""
+    """AfterAny, AfterAll and OrFinally: several triggers at the same time."""
 
     nodes: tuple[TriggerNode, ...]
     needs_all: bool
@@ -257,38 +254,38 @@ class _Parallel:
         for node in self.nodes:
             yield from node.fields()
 
-    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, now: Now) -> None:
         for node in self.nodes:
-            node.on_elements(rows, mask, count, moment)
+            node.on_elements(rows, mask, count, now)
 
-    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
-        wishes = np.stack([node.should_fire(rows, moment) for node in self.nodes])
-        if self.needs_all:  # the last of them is named
-            return np.where((wishes > 0).all(axis=0), wishes[-1], 0)
-        return np.asarray(np.take_along_axis(wishes, (wishes > 0).argmax(axis=0)[None], axis=0)[0])
+    def should_fire(self, rows: TriggerRows, now: Now) -> Array:
+        labels = np.stack([node.should_fire(rows, now) for node in self.nodes])
+        if self.needs_all:  # the pane names the last of them
+            return np.where((labels > 0).all(axis=0), labels[-1], 0)
+        return np.asarray(np.take_along_axis(labels, (labels > 0).argmax(axis=0)[None], axis=0)[0])
 
-    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, now: Now) -> Array:
         finished = []
         for node in self.nodes:
-            fires = mask & (node.should_fire(rows, moment) > 0)
-            finished.append(node.on_fire(rows, fires, moment))
+            fires = mask & (node.should_fire(rows, now) > 0)
+            finished.append(node.on_fire(rows, fires, now))
         return np.asarray(np.all(finished, axis=0) if self.needs_all else np.any(finished, axis=0))
 
     def reset(self, rows: TriggerRows, mask: Array) -> None:
         for node in self.nodes:
             node.reset(rows, mask)
 
-    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, now: Now) -> None:
         for node in self.nodes:
-            node.on_merge(rows, moment)
+            node.on_merge(rows, now)
 
-    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
-        return np.asarray(np.min([node.wake(rows, moment) for node in self.nodes], axis=0))
+    def wake(self, rows: TriggerRows, now: Now) -> Array:
+        return np.asarray(np.min([node.wake(rows, now) for node in self.nodes], axis=0))
 
 
 @dataclass(frozen=True, slots=True)
 class _Each:
-    """AfterEach: one after the other, `column` saying whose turn it is."""
+    """AfterEach: triggers in turn; `column` holds the number of the current one."""
 
     column: str
     nodes: tuple[TriggerNode, ...]
@@ -298,20 +295,20 @@ class _Each:
         for node in self.nodes:
             yield from node.fields()
 
-    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, moment: Moment) -> None:
+    def on_elements(self, rows: TriggerRows, mask: Array, count: Array, now: Now) -> None:
         for number, node in enumerate(self.nodes):
-            node.on_elements(rows, mask & (rows.columns[self.column] == number), count, moment)
+            node.on_elements(rows, mask & (rows.columns[self.column] == number), count, now)
 
-    def should_fire(self, rows: TriggerRows, moment: Moment) -> Array:
+    def should_fire(self, rows: TriggerRows, now: Now) -> Array:
         fires = np.zeros(len(rows.end), dtype=np.int64)
         for number, node in enumerate(self.nodes):
-            fires = np.where(rows.columns[self.column] == number, node.should_fire(rows, moment), fires)
+            fires = np.where(rows.columns[self.column] == number, node.should_fire(rows, now), fires)
         return fires
 
-    def on_fire(self, rows: TriggerRows, mask: Array, moment: Moment) -> Array:
+    def on_fire(self, rows: TriggerRows, mask: Array, now: Now) -> Array:
         turn = rows.columns[self.column].copy()
         for number, node in enumerate(self.nodes):
-            rows.columns[self.column][node.on_fire(rows, mask & (turn == number), moment)] += 1
+            rows.columns[self.column][node.on_fire(rows, mask & (turn == number), now)] += 1
         return np.asarray(mask & (rows.columns[self.column] == len(self.nodes)))
 
     def reset(self, rows: TriggerRows, mask: Array) -> None:
@@ -319,20 +316,20 @@ class _Each:
         for node in self.nodes:
             node.reset(rows, mask)
 
-    def on_merge(self, rows: TriggerRows, moment: Moment) -> None:
+    def on_merge(self, rows: TriggerRows, now: Now) -> None:
         for node in self.nodes:
-            node.on_merge(rows, moment)
+            node.on_merge(rows, now)
 
-    def wake(self, rows: TriggerRows, moment: Moment) -> Array:
+    def wake(self, rows: TriggerRows, now: Now) -> Array:
         wake = np.full(len(rows.end), NEVER)
         for number, node in enumerate(self.nodes):
-            wake = np.where(rows.columns[self.column] == number, node.wake(rows, moment), wake)
+            wake = np.where(rows.columns[self.column] == number, node.wake(rows, now), wake)
         return wake
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledTrigger:
-    """A compiled trigger: the root of its nodes, their columns, and the names by which panes call it."""
+    """A compiled trigger: the root of its nodes, their columns, and the names of its parts in panes, by number."""
 
     root: TriggerNode
     fields: Mapping[str, TriggerField]
@@ -340,10 +337,15 @@ class CompiledTrigger:
     has_on_time_pane: bool
     has_deadlines: bool
 
+    @property
+    def closing(self) -> int:
+        """The number of the closing pane."""
+        return len(self.names) - 1
+
 
 class _Compiler:
     def __init__(self) -> None:
-        self.names = [""]  # number 0 fires nothing
+        self.names = [""]  # number 0: no trigger fires
         self._columns = 0
 
     def node(self, trigger: t.Trigger) -> TriggerNode:
@@ -363,8 +365,8 @@ class _Compiler:
             case t.EveryBatch() | t.PerRecord():
                 return _Repeatedly(_Count(self._label(trigger), self._column(), 1))
             case t.AfterProcessingTime(delay, aligned_to):
-                waits = (micros(delay) if delay else 0, micros(aligned_to) if aligned_to else 0)
-                return _ProcessingTime(self._label(trigger), self._column(), *waits)
+                durations = (micros(delay) if delay else 0, micros(aligned_to) if aligned_to else 0)
+                return _ProcessingTime(self._label(trigger), self._column(), *durations)
             case t.Repeatedly(inner):
                 return _Repeatedly(self.node(inner))
             case t.OrFinally(inner, until):
@@ -375,9 +377,11 @@ class _Compiler:
                 return _Parallel(tuple(map(self.node, several)), needs_all=True)
             case t.AfterEach(several):
                 return _Each(self._column(), tuple(map(self.node, several)))
+            case _:
+                raise InternalError(f"cannot compile {trigger!r}: add a node for it to trigger_columns")
 
     def _label(self, trigger: t.Trigger) -> int:
-        self.names.append(t.name_of(trigger))
+        self.names.append(trigger.label)
         return len(self.names) - 1
 
     def _column(self) -> str:
@@ -386,28 +390,13 @@ class _Compiler:
 
 
 def compile_trigger(trigger: t.Trigger) -> CompiledTrigger:
-    """Make a trigger's nodes and name their columns."""
+    """Build a trigger's nodes and name their columns."""
     compiler = _Compiler()
     root = compiler.node(trigger)
-    names = [*compiler.names, CLOSING]
     return CompiledTrigger(
         root=root,
         fields=dict(root.fields()),
-        names=names,
-        has_on_time_pane=_has_on_time_pane(trigger),
-        has_deadlines=any(name.startswith("AfterProcessingTime") for name in names),
+        names=[*compiler.names, CLOSING],
+        has_on_time_pane=trigger.has_on_time_pane,
+        has_deadlines=trigger.has_deadlines,
     )
-
-
-def _has_on_time_pane(trigger: t.Trigger) -> bool:
-    match trigger:
-        case t.Default() | t.AfterWatermark():
-            return True
-        case t.Repeatedly(inner):
-            return _has_on_time_pane(inner)
-        case t.OrFinally(inner, until):
-            return _has_on_time_pane(inner) or _has_on_time_pane(until)
-        case t.AfterAny(several) | t.AfterAll(several) | t.AfterEach(several):
-            return any(map(_has_on_time_pane, several))
-        case _:
-            return False

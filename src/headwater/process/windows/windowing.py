@@ -7,28 +7,25 @@ from typing import Any
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
-from headwater.process.aggregates.aggregates import Aggregate
+from headwater.process.aggregates.aggregates import check_aggregate
 from headwater.process.durations import micros
 from headwater.process.windows.triggers import Default, Trigger
-from headwater.process.windows.windows import Window
+from headwater.process.windows.windows import DocumentedEnum, Window
 
 
-class Mode(StrEnum):
-    """How the panes of a window relate."""
+class Mode(DocumentedEnum):
+    """The relation between the panes of a window."""
 
-    DISCARDING = "discarding", "Each pane holds what came since the one before: the panes of a window add up."
-    ACCUMULATING = "accumulating", "Each pane holds all that came so far: it replaces the one before."
+    DISCARDING = (
+        "discarding",
+        "Each pane contains the events since the previous one: panes of a window add up.",
+    )
+    ACCUMULATING = "accumulating", "Each pane contains all events so far: it replaces the previous one."
     RETRACTING = (
         "retracting",
-        "Each pane holds all that came so far, and the one before is taken back: row for row, also where sessions "
-        "merged. So the changes add up, whatever is computed of them.",
+        "Each pane contains all events so far, and the previous pane is retracted row by row, also when sessions "
+        "merge. The changes add up, so any computation over them is correct.",
     )
-
-    def __new__(cls, value: str, doc: str = "") -> "Mode":
-        mode = str.__new__(cls, value)
-        mode._value_ = value
-        mode.__doc__ = doc
-        return mode
 
 
 DISCARDING = Mode.DISCARDING
@@ -37,10 +34,14 @@ RETRACTING = Mode.RETRACTING
 
 
 class Stamp(StrEnum):
-    """Which event time a pane gets: the last moment of its window, or that of its earliest or latest event.
+    """The event time of a pane: the last microsecond of its window, or the time of its earliest or latest event.
 
-    Events behind the watermark do not count: a pane is never stamped with a time that was already complete, unless
-    its window was.
+    Events older than the watermark are ignored: a pane never gets a time that was already complete, unless its
+    window was complete.
+
+    `hw.windowed` always uses END. The others exist for Beam's transcripts, which check them; they stay in the
+    kernel because the time depends on the watermark at which each event arrived, which only the kernel's state
+    knows.
     """
 
     END = "end"
@@ -57,8 +58,8 @@ OUTPUT_COLUMNS = ("window_start", "window_end", EVENT_TIME_COLUMN, *PANE_COLUMNS
 class Windowing:
     """A windowed computation: what is computed, where in time, when it is emitted, how refinements relate.
 
-    `time` names the column of event times (microseconds). `lateness` is how long after its end a window still
-    takes events; `stamp_shift` moves the stamps of panes, for tests of downstream order.
+    `time` names the column of event times (microseconds). `lateness` is the time after its end in which a window
+    still accepts events.
     """
 
     what: Mapping[str, Any]
@@ -69,33 +70,42 @@ class Windowing:
     lateness: str | None = None
     time: str = EVENT_TIME_COLUMN
     stamp: Stamp = Stamp.END
-    stamp_shift: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", tuple(self.by))
         if not self.what:
-            raise InvalidError("windowed: `what` names nothing to compute")
+            raise InvalidError("windowed: `what` is empty; name at least one aggregate, such as {'n': hw.count()}")
         for name, aggregate in self.what.items():
-            if not isinstance(aggregate, Aggregate) and not hasattr(aggregate, "partial"):
-                raise InvalidError(
-                    f"windowed: `what` has {aggregate!r} for {name!r}; give an aggregate such as hw.sum('amount')"
-                )
-        for name, value, kind in (("where", self.where, Window), ("when", self.when, Trigger)):
-            if not isinstance(value, kind):
-                raise InvalidError(
-                    f"windowed: `{name}` cannot be {value!r}; see the documentation for what it can"
-                )
+            check_aggregate("windowed", name, aggregate)
+        if not isinstance(self.where, Window):
+            raise InvalidError(
+                f"windowed: where={self.where!r} is not a window; use hw.Tumbling('1 minute') or another window"
+            )
+        if not isinstance(self.when, Trigger):
+            raise InvalidError(
+                f"windowed: when={self.when!r} is not a trigger; use hw.AfterWatermark() or another trigger"
+            )
         if not isinstance(self.how, Mode):
-            raise InvalidError(f"windowed: `how` is hw.DISCARDING, ACCUMULATING or RETRACTING, not {self.how!r}")
+            raise InvalidError(
+                f"windowed: how={self.how!r} is not a mode; use hw.DISCARDING, hw.ACCUMULATING or hw.RETRACTING"
+            )
         if self.lateness is not None:
             micros(self.lateness)
         clash = {*self.by, *OUTPUT_COLUMNS, "window"} & set(self.what) | {*OUTPUT_COLUMNS} & set(self.by)
         if clash:
-            raise InvalidError(f"windowed: {', '.join(sorted(clash))} would be there twice; rename it in `what`")
+            raise InvalidError(
+                f"windowed: the result would have two columns {', '.join(map(repr, sorted(clash)))}; "
+                "rename one in `what`"
+            )
         if len(set(self.by)) < len(self.by):
-            raise InvalidError(f"windowed: `by` names a column twice: {', '.join(self.by)}")
+            raise InvalidError(f"windowed: `by` names a column twice: {', '.join(map(repr, self.by))}")
 
     @property
     def lateness_micros(self) -> int:
-        """How long after its end a window takes events."""
+        """The time after its end in which a window accepts events."""
         return micros(self.lateness) if self.lateness else 0
+
+    @property
+    def needs_clock(self) -> bool:
+        """True if results depend on processing time, so that the kernel must run even without new rows."""
+        return self.where.by_clock or self.when.has_deadlines

@@ -1,45 +1,95 @@
-"""Where in time: the windows that events fall into.
+"""Windows: the spans of time that events are grouped into.
 
-A window is a span `[start, end)`: it holds its start and not its end. Fixed windows are aligned to 1970 in UTC.
-Every kind can also be meant in processing time: an event then belongs where the clock stands when it is taken in,
-and a window is complete when the clock has passed its end.
+A window is a span `[start, end)`: its start is inclusive, its end exclusive. Fixed windows are aligned to 1970 in
+UTC. Every kind also exists in processing time: an event then belongs to the windows of the time at which it is
+processed, and a window is complete when the clock has passed its end.
+
+To add a kind of window, add a class here and its bounds in `placement`. The class must define every abstract
+property of `Window`; the kernel looks at nothing else.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import Self
 
 from headwater.errors import InvalidError
 from headwater.process.durations import micros, parse_duration
 
 
-class Time(StrEnum):
-    """Which of the two times windows are cut from."""
+class DocumentedEnum(StrEnum):
+    """An enumeration whose members are written as a value and a docstring."""
 
-    EVENT = "event time", "The time at which an event happened, as it says itself."
-    PROCESSING = "processing time", "The time at which an event is taken in, by the clock."
+    def __new__(cls, value: str, doc: str = "") -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.__doc__ = doc
+        return member
 
-    def __new__(cls, value: str, doc: str = "") -> "Time":
-        time = str.__new__(cls, value)
-        time._value_ = value
-        time.__doc__ = doc
-        return time
+
+class Time(DocumentedEnum):
+    """The time that decides to which windows an event belongs."""
+
+    EVENT = "event time", "The time at which an event happened, as stated by the event."
+    PROCESSING = "processing time", "The time at which an event is processed, by the clock."
 
 
 EVENT_TIME = Time.EVENT
 PROCESSING_TIME = Time.PROCESSING
 
 
+class Window(ABC):
+    """Base class of the kinds of windows.
+
+    The properties have no default, so that a new kind cannot get a wrong answer by omission.
+    """
+
+    __slots__ = ()
+
+    by: Time
+
+    @property
+    @abstractmethod
+    def is_fixed(self) -> bool:
+        """True if a row's windows depend only on its time; then a window's start determines its end."""
+
+    @property
+    @abstractmethod
+    def is_single(self) -> bool:
+        """True if there is only one window, so that a group alone identifies it."""
+
+    @property
+    @abstractmethod
+    def merges(self) -> bool:
+        """True if windows of a group that overlap become one window."""
+
+    @property
+    @abstractmethod
+    def ends_at_events(self) -> bool:
+        """True if each event has its own window, which contains the events before it; these must be kept."""
+
+    @property
+    def by_clock(self) -> bool:
+        """True if the windows are in processing time."""
+        return self.by is Time.PROCESSING
+
+
 @dataclass(frozen=True, slots=True)
-class Tumbling:
+class Tumbling(Window):
     """Windows of one size that follow each other without gap or overlap, aligned to 1970 in UTC.
 
-    A window holds the events from its start up to, not including, its end.
+    A window contains the events from its start up to, not including, its end.
     """
 
     size: str
     offset: str | None = None
     by: Time = Time.EVENT
+
+    is_fixed = True
+    is_single = False
+    merges = False
+    ends_at_events = False
 
     def __post_init__(self) -> None:
         parse_duration(self.size)
@@ -52,17 +102,22 @@ class Tumbling:
 
 
 @dataclass(frozen=True, slots=True)
-class Hopping:
+class Hopping(Window):
     """Windows of one `size` that start every `period`.
 
-    They overlap where the period is shorter than the size; where it is longer there are gaps, and what falls into
-    a gap belongs to no window.
+    They overlap if the period is shorter than the size. If it is longer there are gaps, and events in a gap belong
+    to no window.
     """
 
     size: str
     period: str
     offset: str | None = None
     by: Time = Time.EVENT
+
+    is_fixed = True
+    is_single = False
+    merges = False
+    ends_at_events = False
 
     def __post_init__(self) -> None:
         parse_duration(self.size)
@@ -72,15 +127,20 @@ class Hopping:
 
 
 @dataclass(frozen=True, slots=True)
-class Sliding:
+class Sliding(Window):
     """All events within a duration of each other: each event ends a window that looks back by the duration.
 
-    The window of an event at `t` holds all events from `t - duration` to `t`, both included; it starts nowhere in
-    particular. An event that comes late also joins the windows of the events after it.
+    The window of an event at `t` contains all events from `t - duration` to `t`, both included; its start is not
+    aligned to anything. A late event also joins the windows of the events after it.
     """
 
     duration: str
     by: Time = Time.EVENT
+
+    is_fixed = False
+    is_single = False
+    merges = False
+    ends_at_events = True
 
     def __post_init__(self) -> None:
         parse_duration(self.duration)
@@ -88,11 +148,16 @@ class Sliding:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """Events with less than `gap` between each and the next; an event that comes late may join two sessions."""
+class Session(Window):
+    """Events with less than `gap` between each and the next. A late event may join two sessions."""
 
     gap: str
     by: Time = Time.EVENT
+
+    is_fixed = False
+    is_single = False
+    merges = True
+    ends_at_events = False
 
     def __post_init__(self) -> None:
         parse_duration(self.gap)
@@ -100,26 +165,30 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Global:
+class Global(Window):
     """One window for all time."""
 
     by: Time = Time.EVENT
+
+    is_fixed = True
+    is_single = True
+    merges = False
+    ends_at_events = False
 
     def __post_init__(self) -> None:
         _check_time(self.by)
 
 
-Window = Tumbling | Hopping | Sliding | Session | Global
-
-
 def offset_micros(offset: str | None) -> int:
-    """Microseconds by which fixed windows are shifted against 1970."""
+    """Return the shift of fixed windows against 1970, in microseconds."""
     return micros(offset) if offset else 0
 
 
 def _check_offset(offset: str | None, period: str) -> None:
     if offset is not None and parse_duration(offset) >= parse_duration(period):
-        raise InvalidError(f"windows that start every {period!r} cannot be shifted by {offset!r}: it must be less")
+        raise InvalidError(
+            f"windows that start every {period!r} cannot be shifted by {offset!r}: the offset must be shorter"
+        )
 
 
 def _check_time(by: Time) -> None:

@@ -19,7 +19,7 @@ from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
 from headwater.process.windows.triggers import Default, Trigger
 from headwater.process.windows.windowing import EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
-from headwater.process.windows.windows import Global, Hopping, Time, Tumbling, Window, offset_micros
+from headwater.process.windows.windows import Global, Hopping, Tumbling, Window, offset_micros
 from headwater.spark.kernels.frames import empty_like
 from headwater.spark.kernels.query_context import current_query
 from headwater.spark.kernels.runner import Times, run_kernel
@@ -119,7 +119,7 @@ def correct_clocks(
 
 def _is_native(windowing: Windowing) -> bool:
     where = windowing.where
-    if where.by is not Time.EVENT or not isinstance(where, Tumbling | Hopping | Global):
+    if where.by_clock or not isinstance(where, Tumbling | Hopping | Global):
         return False
     # Spark takes no gaps between windows.
     if isinstance(where, Hopping) and micros(where.period) > micros(where.size):
@@ -181,8 +181,7 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     kernel = WindowedKernel.of(_at(windowing, times.event_time), schema)
     state = {name: str(dict(table.schema)) for name, table in kernel.initial().items()}
     current_query().meanings.append(_meaning(windowing) | {"state": state})
-    by_clock = windowing.where.by is Time.PROCESSING
-    needs_clock = by_clock or kernel.firing.has_deadlines or times.idle_after is not None
+    needs_clock = windowing.needs_clock or times.idle_after is not None
     times = replace(times, processing_time=needs_clock)
     changes = run_kernel(rows, kernel, by=windowing.by, times=times, told={"watermark": WATERMARK})
     span = F.struct(
@@ -213,7 +212,7 @@ def _timed(events: DataFrame, windowing: Windowing) -> tuple[DataFrame, Times]:
     taken = _SPAN & set(events.columns)
     if taken:
         raise InvalidError(f"windowed: the rows have a column {', '.join(sorted(taken))}; rename it")
-    if windowing.where.by is Time.PROCESSING:
+    if windowing.where.by_clock:
         return events.drop(WATERMARK, SOURCE), Times()
     name = event_time_of(events)
     metadata = events.schema[name].metadata
