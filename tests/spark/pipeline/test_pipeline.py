@@ -13,7 +13,7 @@ import headwater as hw
 from headwater.clock import SystemClock
 from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
-from headwater.spark.pipeline.batch_sinks import dead_letter_sink
+from headwater.spark.pipeline.dead_letters import dead_letter_sink
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.reader import ViewReader

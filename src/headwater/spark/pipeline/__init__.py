@@ -2,7 +2,7 @@
 
 pipeline                   start and stop all queries
 plan, definition           build a query's DataFrame; compare it with its checkpoint
-batch_sinks                write a micro-batch to a view, a sink or a dead-letter topic
+batch_sinks, dead_letters  write a micro-batch to a view or a sink; to a dead-letter topic
 watch, failures            report progress; restart queries that failed
 poison, bisection          find the records on which a query fails
 rebuilds, reprocess        recompute a view; recompute windows with late rows

@@ -1,8 +1,7 @@
-"""Where micro-batches end: the store for a view, a sink outside, a topic for dead letters. Exactly once.
+"""Sinks of micro-batches: the store for a view, an external sink for a sink query. Exactly once.
 
-Each is called with a batch's rows and number, and possibly again with the same number after a crash. The store
-takes rows and number in one transaction and skips what it has; so do the sinks outside (`headwater.sink`). A dead
-letter says which record it was, so after a crash what was written of the batch is read back, and the rest written.
+A sink is called with a batch's rows and number, and possibly again with the same number after a crash. The store
+commits rows and number in one transaction and skips a batch that it has; so do external sinks (`headwater.sink`).
 """
 
 from collections.abc import Callable, Iterator
@@ -14,24 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from headwater.app import Query, SinkQuery, Topic, View
+from headwater.app import Query, SinkQuery, View
 from headwater.change import CHANGE
-from headwater.clock import Clock
 from headwater.errors import RefusedError, UnavailableError
-from headwater.record import Record, TopicPartition
 from headwater.sink import Batch, Rehearsing, Stream, Writer
 from headwater.sinks.json_rows import json_objects
 from headwater.spark.kernels.spool import Spool, summarize_operators
 from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
 from headwater.spark.pipeline.checkpoint import offsets_behind
-from headwater.spark.source.decoding import explain_misfit
 from headwater.spark.source.offsets import to_json
-from headwater.store.tables import ViewProgress
 from headwater.store.views import ViewStore
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
-from headwater.transmit.client.redrive import KEPT
-from headwater.transmit.records.batch import decode_batch, walk
-from headwater.transmit.records.dead_letters import ORIGIN_HEADERS, dead_letter_headers
 
 BatchFunction = Callable[[DataFrame, int], None]
 NoteFacts = Callable[[str, dict[str, Any]], None]
@@ -76,7 +67,7 @@ class ViewSink:
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         table = rows.toArrow()  # The steps run now, and leave their files.
-        run = _run_of(rows)
+        run = run_of_query(rows)
         self._store.commit_rows(
             self._view.name,
             table,
@@ -117,7 +108,7 @@ class ExternalSink:
             self._writer = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        table, run = rows.toArrow(), _run_of(rows)
+        table, run = rows.toArrow(), run_of_query(rows)
         late_rows = self._spool.late(run, batch)
         self._tried = run, batch
         if table.num_rows:
@@ -189,63 +180,6 @@ def signs_of(rows: pa.Table) -> list[int] | None:
     return rows.column(CHANGE).to_pylist() if CHANGE in rows.column_names else None
 
 
-def dead_letter_sink(store: ViewStore, topic: Topic, bootstrap_servers: str, clock: Clock) -> BatchFunction:
-    """Append each batch's misfits to the dead-letter topic, with the reason, and count them."""
-    query = topic.dead_letters
-
-    def write(records: DataFrame, batch: int) -> None:
-        run = _run_of(records)
-        known = store.progress(query)
-        if known is not None and known.run == run and known.batch >= batch:
-            return
-        misfits = records.toArrow()
-        end = int(known.note.get("end", -1)) if known is not None and known.run == run else -1
-        if misfits.num_rows:
-            with Client(bootstrap_servers) as client:
-                target = TopicPartition(topic.dead_letters, 0)
-                client.create_topic(topic.dead_letters, partitions=1, configs=KEPT)
-                written = _written_origins(client, target, end)
-                letters = [r for r in _letters(misfits, topic, clock) if _origin(r) not in written]
-                client.append(target, letters)
-                end = client.offsets([target], LATEST)[target]
-        progress = ViewProgress(run=run, batch=batch, note={"end": end})
-        # The topic holds dead letters only, so its end is their number, whatever happened on the way.
-        store.commit_progress(query, progress, counts={query: end} if end > 0 else None)
-
-    return write
-
-
-def _run_of(rows: DataFrame) -> str:
-    """The identity of the query's checkpoint; a new checkpoint is a new run."""
+def run_of_query(rows: DataFrame) -> str:
+    """Return the run of the query that these rows are a batch of: the id of its checkpoint."""
     return str(rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
-
-
-def _letters(misfits: pa.Table, topic: Topic, clock: Clock) -> list[Record]:
-    return [
-        Record(
-            key=row["key"],
-            value=row["value"],
-            timestamp_ms=clock.now_ms(),
-            headers=dead_letter_headers(
-                TopicPartition(row["topic"], row["partition"]), row["offset"], explain_misfit(row["value"], topic)
-            ),
-        )
-        for row in misfits.to_pylist()
-    ]
-
-
-def _origin(letter: Record) -> tuple[bytes | None, ...]:
-    headers = dict(letter.headers)
-    return tuple(headers.get(name) for name in ORIGIN_HEADERS)
-
-
-def _written_origins(client: Client, target: TopicPartition, end: int) -> set[tuple[bytes | None, ...]]:
-    """What stands in the dead-letter topic behind the end that was last noted: an interrupted batch's letters."""
-    at = end if end >= 0 else client.offsets([target], EARLIEST)[target]
-    latest = client.offsets([target], LATEST)[target]
-    origins: set[tuple[bytes | None, ...]] = set()
-    while at < latest:
-        data, behind = client.read(target, at)
-        origins.update(_origin(r) for place, _ in walk(data) for r in decode_batch(data, place) if r.offset >= at)
-        at = behind
-    return origins

@@ -23,8 +23,9 @@ from headwater.clock import Clock
 from headwater.errors import ConflictError
 from headwater.sink import Stream
 from headwater.spark.kernels.spool import Spool
-from headwater.spark.pipeline.batch_sinks import BESIDE_ROWS, BatchSink, ExternalSink, ViewSink, dead_letter_sink
+from headwater.spark.pipeline.batch_sinks import BESIDE_ROWS, BatchSink, ExternalSink, ViewSink
 from headwater.spark.pipeline.checkpoint import check_checkpoint, last_done, run_of
+from headwater.spark.pipeline.dead_letters import DEAD_LETTER_TRIGGER, dead_letter_sink, read_unmatched
 from headwater.spark.pipeline.definition import (
     check_definition,
     keep_partitions,
@@ -37,7 +38,6 @@ from headwater.spark.pipeline.poison import Isolation, IsolationContext, nowhere
 from headwater.spark.pipeline.rebuilds import RebuildContext, Rebuilds
 from headwater.spark.pipeline.watch import Watch
 from headwater.spark.session.jvm import died, java_exit, while_java_lives
-from headwater.spark.source.decoding import bad_records
 from headwater.spark.source.exclusions import Exclusions, exclusions_of
 from headwater.store.columns import Column
 from headwater.store.facts import FactStore
@@ -48,8 +48,6 @@ from headwater.store.views import ViewStore
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 VIEW_TRIGGER = "500 milliseconds"
-DEAD_LETTER_TRIGGER = "2 seconds"
-"""Longer, because nobody waits for it and it reads the topic a second time."""
 
 WATCH_EVERY_S = 0.5
 
@@ -106,7 +104,7 @@ class Pipeline:
             check_checkpoint(self._checkpoint(self._generations.current(query.name).name), query.name)
             self._exclusions[query.name] = exclusions_of(data, self._app.name, query, servers)
         plans = [self._plan(query) for query in self._app.queries]
-        misfits = [(t, bad_records(self._records(t), t)) for t in self._app.topics if t.schema is not None]
+        misfits = [(t, read_unmatched(self._spark, t, servers)) for t in self._app.topics if t.schema is not None]
         plans = [plan for plan in plans if self._goes_on(plan)]
         sinks = [self._make_sink(plan) for plan in plans]
         for plan, sink in zip(plans, sinks, strict=True):
