@@ -25,9 +25,9 @@ from headwater.spark.source.offsets import to_json
 from headwater.store.views import ViewStore
 
 BatchFunction = Callable[[DataFrame, int], None]
-NoteFacts = Callable[[str, dict[str, Any]], None]
+ReportFacts = Callable[[str, dict[str, Any]], None]
 
-BESIDE_ROWS = (CHANGE, WATERMARK, SOURCE)
+METADATA_COLUMNS = (CHANGE, WATERMARK, SOURCE)
 """Columns that say something of a row and are no part of it."""
 
 
@@ -53,7 +53,7 @@ class ViewSink:
         store: ViewStore,
         view: View,
         spool: Spool,
-        note: NoteFacts,
+        report: ReportFacts,
         *,
         checkpoint: Path,
         continues: str | None = None,
@@ -61,7 +61,7 @@ class ViewSink:
         self._store = store
         self._view = view
         self._spool = spool
-        self._note = note
+        self._report = report
         self._checkpoint = checkpoint
         self._continues = continues
 
@@ -78,7 +78,7 @@ class ViewSink:
             continues=self._continues,
             offsets=to_json(offsets_behind(self._checkpoint, batch)),
         )
-        _note_operators(self._view, self._spool, self._note, run, batch)
+        _report_operators(self._view, self._spool, self._report, run, batch)
 
     def rehearse(self, rows: DataFrame) -> None:
         table = rows.toArrow()
@@ -89,13 +89,13 @@ class ExternalSink:
     """Writes each batch to the place outside, and its late rows into the ledger."""
 
     def __init__(
-        self, delivery: SinkQuery, stream: Stream, store: ViewStore, spool: Spool, note: NoteFacts
+        self, delivery: SinkQuery, stream: Stream, store: ViewStore, spool: Spool, report: ReportFacts
     ) -> None:
         self._delivery = delivery
         self._stream = stream
         self._store = store
         self._spool = spool
-        self._note = note
+        self._report = report
         self._writer: Writer | None = None
         self._tried = ("", 0)
         self._refusal: tuple[str, pa.Array] | None = None
@@ -115,7 +115,7 @@ class ExternalSink:
             self._write(self._batch(table))
         if late_rows:
             self._store.note_late(self._delivery.name, late_rows, run=run, batch=batch)
-        _note_operators(self._delivery, self._spool, self._note, run, batch)
+        _report_operators(self._delivery, self._spool, self._report, run, batch)
 
     def rehearse(self, rows: DataFrame) -> None:
         table = rows.toArrow()
@@ -125,7 +125,7 @@ class ExternalSink:
                 return
         if self._refusal is not None:
             reason, refused = self._refusal
-            if pc.any(pc.is_in(json_objects(rows_alone(table)), refused)).as_py():
+            if pc.any(pc.is_in(json_objects(without_metadata(table)), refused)).as_py():
                 raise RefusedError(reason)
 
     def _write(self, batch: Batch) -> None:
@@ -140,7 +140,7 @@ class ExternalSink:
 
     def _batch(self, table: pa.Table) -> Batch:
         run, number = self._tried
-        return Batch(run=run, number=number, rows=rows_alone(table), signs=_sign_array(table))
+        return Batch(run=run, number=number, rows=without_metadata(table), signs=_sign_array(table))
 
     @contextmanager
     def _using(self) -> Iterator[Writer]:
@@ -158,17 +158,17 @@ class ExternalSink:
             writer.close()
 
 
-def _note_operators(query: Query, spool: Spool, note: NoteFacts, run: str, batch: int) -> None:
+def _report_operators(query: Query, spool: Spool, report: ReportFacts, run: str, batch: int) -> None:
     """Tell what the query's operators said of a batch that is in its place, and let go of their files."""
     facts = spool.facts(run, batch)
     if facts:
-        note(query.name, {"batchId": batch, "operators": summarize_operators(facts)})
+        report(query.name, {"batchId": batch, "operators": summarize_operators(facts)})
     spool.clear(run, through=batch)
 
 
-def rows_alone(table: pa.Table) -> pa.Table:
+def without_metadata(table: pa.Table) -> pa.Table:
     """The rows without what is said beside them."""
-    return table.select([name for name in table.column_names if name not in BESIDE_ROWS])
+    return table.select([name for name in table.column_names if name not in METADATA_COLUMNS])
 
 
 def _sign_array(table: pa.Table) -> pa.Array | None:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from headwater.app import Query, Topic
 from headwater.errors import ConflictError
-from headwater.spark.pipeline.batch_sinks import BESIDE_ROWS
+from headwater.spark.pipeline.batch_sinks import METADATA_COLUMNS
 from headwater.spark.source.decoding import parse_schema
 
 FILE = "definition.json"
@@ -70,7 +70,7 @@ def define(query: Query, rows: DataFrame, operators: Sequence[Described]) -> Def
     definition = Definition(
         topics=[_describe_topic(topic) for topic in query.topics],
         key=query.key,
-        columns={f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name not in BESIDE_ROWS},
+        columns={f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name not in METADATA_COLUMNS},
         operators=[_plain(operator) for operator in operators],
         native=list(_native(plan)),
         partitions=int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 0),
@@ -96,8 +96,8 @@ def check_definition(folder: Path, query: Query, now: Definition) -> list[Differ
     fatal = [difference for difference in found if not difference.goes_on]
     if fatal:
         # What users wrote says more than what Spark made of it.
-        told = [difference for difference in fatal if not difference.what.startswith("native")] or fatal
-        changes = "; ".join(map(str, told))
+        shown = [difference for difference in fatal if not difference.what.startswith("native")] or fatal
+        changes = "; ".join(map(str, shown))
         raise ConflictError(
             f"cannot go on with {query.kind} {query.name!r}: it is no longer what its checkpoint was made for; "
             f"{changes}",
@@ -168,10 +168,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
-        told = ((f, getattr(value, f.name)) for f in fields(value))
+        values = ((f, getattr(value, f.name)) for f in fields(value))
         parts = [
             _written(part) if f.default is MISSING else f"{f.name}={_written(part)}"
-            for f, part in told
+            for f, part in values
             if f.default is MISSING or part != f.default
         ]
         return f"{type(value).__name__}({', '.join(parts)})"

@@ -52,17 +52,17 @@ class ReadTopic(Protocol):
 
 def plan_query(query: Query, read: ReadTopic, spool: Spool) -> Plan:
     """Call the query's function on streams; what is wrong with it is told as the user's mistake."""
-    with query_context(spool) as around:
+    with query_context(spool) as context:
         rows, mode = call_function(query, read), UPDATE
-    if around.operators:
+    if context.operators:
         # Now it is known that there are operators with a watermark, which want to see every partition.
-        with query_context(spool) as around:
+        with query_context(spool) as context:
             rows, mode = call_function(query, lambda topic: read(topic, every_partition=True)), APPEND
     if not rows.isStreaming:
         raise InvalidError(
             f"cannot build {query.kind} {query.name!r}: its function must return a streaming DataFrame"
         )
-    return Plan(query=query, rows=rows, mode=mode, definition=define(query, rows, around.meanings))
+    return Plan(query=query, rows=rows, mode=mode, definition=define(query, rows, context.descriptions))
 
 
 def read_stream(

@@ -35,7 +35,7 @@ from headwater.transmit.records.dead_letters import dead_letter_headers
 NOTE_EVERY_S = 5.0
 """A search may take hundreds of tries, and is not to push all other facts out."""
 
-Note = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 Parts = Mapping[str, Sequence[Range]]
 """Of each topic, the ranges to read."""
 
@@ -77,17 +77,17 @@ class Isolation:
         self,
         query: Query,
         failure: Failure,
-        ground: IsolationContext,
+        context: IsolationContext,
         exclusions: Exclusions,
         clock: Clock,
-        note: Note,
+        report: Report,
     ) -> None:
         self.query = query
         self.failure = failure
-        self._ground = ground
+        self._context = context
         self._exclusions = exclusions
         self._clock = clock
-        self._note = note
+        self._report = report
         self._stopped = threading.Event()
         self._found = 0
         self._noted: tuple[float, int] | None = None
@@ -113,9 +113,9 @@ class Isolation:
 
     def _run(self) -> None:
         try:
-            search = PoisonSearch(self.query, self._ground, self._exclusions, self._try_on)
+            search = PoisonSearch(self.query, self._context, self._exclusions, self._try_on)
             rows = search.run()
-            with Client(self._ground.servers) as client:
+            with Client(self._context.servers) as client:
                 post_letters(client, self.query, rows, self._exclusions, self._clock)
                 self._exclusions.catch_up(client)
             self._found = len(rows)
@@ -131,17 +131,17 @@ class Isolation:
         if self._noted is None or found != self._noted[1] or now >= self._noted[0] + NOTE_EVERY_S:
             self._noted = now, found
             among = {"records": records, "found": found}
-            self._note({"state": "isolating", "error": self.failure.reason, "isolating": among})
+            self._report({"state": "isolating", "error": self.failure.reason, "isolating": among})
 
 
 class PoisonSearch:
     """Tries parts of a query's failed batch; `on_try` is told how many records are tried, how many were found."""
 
     def __init__(
-        self, query: Query, ground: IsolationContext, exclusions: Exclusions, on_try: Callable[[int, int], None]
+        self, query: Query, context: IsolationContext, exclusions: Exclusions, on_try: Callable[[int, int], None]
     ) -> None:
         self._query = query
-        self._ground = ground
+        self._context = context
         self._exclusions = exclusions
         self._on_try = on_try
         self._found: list[PoisonRow] = []
@@ -149,10 +149,10 @@ class PoisonSearch:
 
     def run(self) -> list[PoisonRow]:
         """The poison rows; a HeadwaterError says what was tried if no row is to blame."""
-        batch = begun_batch(self._ground.checkpoint)
+        batch = begun_batch(self._context.checkpoint)
         if batch is None:
             raise HeadwaterError("no batch had been begun")
-        whole = _parts(batch, self._query.topics, self._ground)
+        whole = _parts(batch, self._query.topics, self._context)
         records = _count(whole)
         if not self._fails(whole):
             raise HeadwaterError(
@@ -201,15 +201,15 @@ class PoisonSearch:
     def _fails(self, parts: Parts) -> bool:
         """Run the function over parts of the batch, without what was found, only to see whether it fails."""
         self._on_try(_count(parts), len(self._found))
-        ground = self._ground
+        context = self._context
         try:
             rows = call_function(
                 self._query,
                 lambda topic: read_part(
-                    ground.spark, topic, ground.servers, parts.get(topic.name, ()), self._options(topic)
+                    context.spark, topic, context.servers, parts.get(topic.name, ()), self._options(topic)
                 ),
             )
-            ground.take(rows)
+            context.take(rows)
         except RefusedError as error:
             self._last = Failure(str(error), RefusedError)
             return True
@@ -263,11 +263,11 @@ def cut(ranges: Sequence[Range], low: int, high: int) -> list[Range]:
     return parts
 
 
-def _parts(batch: BegunBatch, topics: Sequence[Topic], ground: IsolationContext) -> Parts:
-    told = from_json(ground.starting or {}) if batch.number == 0 else batch.start
-    new = [tp for tp in batch.end if tp not in told]
-    with Client(ground.servers) as client:
-        starts = {**told, **client.offsets(new, EARLIEST)}
+def _parts(batch: BegunBatch, topics: Sequence[Topic], context: IsolationContext) -> Parts:
+    known = from_json(context.starting or {}) if batch.number == 0 else batch.start
+    new = [tp for tp in batch.end if tp not in known]
+    with Client(context.servers) as client:
+        starts = {**known, **client.offsets(new, EARLIEST)}
     return {
         topic.name: [
             Range(tp, min(starts[tp], batch.end[tp]), batch.end[tp])
