@@ -52,11 +52,12 @@ if TYPE_CHECKING:
     from headwater.sinks.sqlite import Sqlite
     from headwater.sinks.topic import KafkaTopic
     from headwater.sinks.webhook import Webhook
+    from headwater.spark.operators.device_clocks import correct_clocks
     from headwater.spark.operators.groups import aggregate, deduplicate, rolling, top, union
     from headwater.spark.operators.joins import join
     from headwater.spark.operators.side_input import SideInput
     from headwater.spark.operators.tables import table
-    from headwater.spark.operators.windowed import correct_clocks, windowed
+    from headwater.spark.operators.windowed import windowed
     from headwater.store.reader import Views
     from headwater.transmit.broker.embedded import Broker
 
@@ -136,7 +137,7 @@ _LATER = {
     "deduplicate": "headwater.spark.operators.groups",
     "rolling": "headwater.spark.operators.groups",
     "union": "headwater.spark.operators.groups",
-    "correct_clocks": "headwater.spark.operators.windowed",
+    "correct_clocks": "headwater.spark.operators.device_clocks",
     "Observed": "headwater.process.watermarks",
     "Postgres": "headwater.sinks.postgres.sink",
     "Sqlite": "headwater.sinks.sqlite",

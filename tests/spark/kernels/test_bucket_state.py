@@ -98,7 +98,7 @@ def test_another_shape_or_hash_is_refused(monkeypatch: Any) -> None:
     with pytest.raises(InvalidError, match=r"table 'sums' was written with columns .* needs a new checkpoint"):
         bucket.load(other)
     monkeypatch.setattr(state, "hash_mark", lambda: 1)
-    with pytest.raises(InvalidError, match="hashes keys otherwise"):
+    with pytest.raises(InvalidError, match="hashes keys differently"):
         bucket.load(initial())
 
 

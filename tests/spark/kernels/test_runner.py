@@ -193,7 +193,7 @@ def test_two_kernels_in_one_query(stream: Stream) -> None:
     batches: list[Batch] = [[("tea", 1, at), ("coffee", 2, at)] for at in (1, 12, 25, 38, 60)]
 
     def build(s: Any) -> Any:
-        sums = run_kernel(s, TumblingSum(), by=["k"], times=Times(event_time="at"), told={"watermark": "seen"})
+        sums = run_kernel(s, TumblingSum(), by=["k"], times=Times(event_time="at"), times_in={"watermark": "seen"})
         again = sums.select("k", "v", col("window").alias("at"), "seen")
         return run_kernel(again, RunningSum(), by=["k"])
 
@@ -206,7 +206,7 @@ def test_a_kernel_behind_a_kernel_takes_its_watermark(stream: Stream) -> None:
 
     def build(s: Any) -> Any:
         times = Times(event_time="at")
-        sums = run_kernel(s, TumblingSum(), by=["k"], times=times, told={"watermark": "seen"})
+        sums = run_kernel(s, TumblingSum(), by=["k"], times=times, times_in={"watermark": "seen"})
         behind = Times(event_time="at", watermark="seen")
         again = sums.select("k", "v", col("window").alias("at"), "seen")
         return run_kernel(again, TumblingSum(), by=["k"], times=behind)
@@ -353,7 +353,7 @@ def test_buckets_are_spread_evenly(spark: Any) -> None:
 
 
 def test_a_missing_column_is_told(spark: Any) -> None:
-    with pytest.raises(InvalidError, match="'nobody' is not there; the rows have: k, v, at"):
+    with pytest.raises(InvalidError, match="there is no column 'nobody'; the rows have: k, v, at"):
         run_kernel(spark.createDataFrame([], SCHEMA), RunningSum(), by=["nobody"])
 
 

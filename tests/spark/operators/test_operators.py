@@ -99,7 +99,7 @@ def test_any_aggregate_of_sparks_where_spark_computes_it(spark: Any) -> None:
     with pytest.raises(InvalidError, match=r"Spark has no windows such as Session\(gap='1 minute'"):
         hw.windowed(what=what, where=hw.Session("1 minute"))
     with pytest.raises(
-        InvalidError, match="'best' beside it cannot be computed by Spark; use Headwater's aggregates"
+        InvalidError, match="'best' cannot be computed by Spark together with it; use Headwater's aggregates"
     ):
         hw.windowed(what={**what, "best": hw.top_k("product", 3)}, where=hw.Tumbling("1 minute"))
 

@@ -87,7 +87,7 @@ def test_old_versions_are_forgotten(tmp_path: Path) -> None:
         side.commit(seen[-1])
     assert len(list((tmp_path / "copies").iterdir())) == VERSIONS_KEPT
     assert changes(side, seen[-2], seen[-1])
-    with pytest.raises(CorruptError, match=r"is not in .* any more.*headwater rebuild"):
+    with pytest.raises(CorruptError, match=r"is no longer in .*headwater rebuild"):
         side.partitions(seen[0], seen[-1])
 
 
@@ -115,10 +115,10 @@ def test_files_of_several_kinds(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("none.csv", None, "none.csv': it is not there"),
+        ("none.csv", None, "none.csv': the file does not exist"),
         ("rows.xml", "<a/>", "ends with none of .csv, .json"),
         ("rows.csv", "code,town\n7,Ulm\n", "no column 'name', 'since'; it has: code, town"),
-        ("rows.csv", "code,name,since\n7,Ulm,soon\n", "does not fit its schema"),
+        ("rows.csv", "code,name,since\n7,Ulm,soon\n", "does not match its schema"),
         ("rows.parquet", "code", "cannot load side input .*rows.parquet"),
     ],
 )
@@ -131,5 +131,5 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, name: str, content: str |
 
 def test_what_is_too_large_is_told(tmp_path: Path) -> None:
     large = pl.DataFrame({"code": ["7"], "name": ["x" * (BYTES_MAX + 1)], "since": [None]})
-    with pytest.raises(InvalidError, match="67,108,864 are the most; put it into a topic"):
+    with pytest.raises(InvalidError, match="at most 67,108,864 are allowed; write it to a topic"):
         latest(reader(lambda: large, tmp_path))

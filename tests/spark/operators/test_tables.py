@@ -225,23 +225,26 @@ def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
         (lambda df: hw.join(df, df, on="id"), "both sides have a column city; rename it"),
         (
             lambda df: hw.rolling(df, last=3, what={"n": hw.count()}),
-            "rows have no event time; say by which columns",
+            "rows have no event time; name the columns",
         ),
         (
             lambda df: hw.rolling(df, last=3, what={"n": hw.count()}, order="id", lateness="1 hour"),
             "ordered by their event time first, not by 'id'",
         ),
-        (lambda df: hw.table(df, key="id", lateness="1 hour"), "positions of deleted keys.* here there are none"),
-        (lambda df: hw.table(df, key="id", position="id", lateness="1 hour"), "`lateness` is in event time"),
+        (
+            lambda df: hw.table(df, key="id", lateness="1 hour"),
+            "positions of deleted.* there is no `position`",
+        ),
+        (lambda df: hw.table(df, key="id", position="id", lateness="1 hour"), "`lateness` needs an event time"),
         (
             lambda df: hw.join(df, hw.SideInput("nowhere.csv", schema="id long"), on="id"),
-            "nowhere.csv': it is not there",
+            "nowhere.csv': the file does not exist",
         ),
-        (lambda df: hw.deduplicate(df, keep="any"), "`keep` is 'first' or 'last', not 'any'"),
-        (lambda df: hw.union(df, df.drop("city")), "not all sides have a column city"),
+        (lambda df: hw.deduplicate(df, keep="any"), "`keep` must be 'first' or 'last', not 'any'"),
+        (lambda df: hw.union(df, df.drop("city")), "not all inputs have a column city"),
         (lambda df: hw.join(df, df, on="id", how="cross"), "`how` is one of inner"),
         (lambda df: hw.join(df, df, on="id", within="1 hour"), "on the left side there is no event time"),
-        (lambda df: hw.join(df, df, on="id", lateness="1 hour"), "`lateness` says nothing without"),
+        (lambda df: hw.join(df, df, on="id", lateness="1 hour"), "`lateness` has no effect without"),
         (lambda df: hw.join(df, df, on="id", deleted="city is null"), "`deleted` is for"),
         (lambda df: hw.join(df, df, on="id", within="1 hour", as_of=hw.EVENT_TIME), "leave out one of them"),
         (

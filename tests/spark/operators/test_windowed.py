@@ -215,9 +215,10 @@ def test_partitions_that_appear_while_it_runs_are_read_and_waited_for(
     pipeline = Pipeline(app, spark, store, FactStore(tmp_path / "facts.db"), settings, clock)
 
     def revenue_after(records: int) -> list[float]:
-        """What the view shows when so many records have been read."""
+        """Return the rows of the view when all these records have been read."""
         deadline = clock.monotonic() + 300
-        while pipeline.rows_read()["revenue"] < records and clock.monotonic() < deadline:
+        while pipeline.rows_read()["revenue"] < records:
+            assert clock.monotonic() < deadline, f"only {pipeline.rows_read()} records were read"
             pipeline.run(until=clock.monotonic() + 0.5)
         return [row["revenue"] for row in store.rows("revenue")]
 

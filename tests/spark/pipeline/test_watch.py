@@ -122,7 +122,7 @@ def test_a_query_is_relaunched_when_its_records_were_found(view: Watched) -> Non
 
 def test_a_query_is_given_up_when_no_record_is_to_blame(view: Watched) -> None:
     (decision,) = isolated(view, FakeIsolation(HeadwaterError("none found")))
-    assert decision == GiveUp("revenue", "ValueError: no (poison rows were looked for: none found)")
+    assert decision == GiveUp("revenue", "ValueError: no (the search for poison rows failed: none found)")
     assert view.last_fact == {"state": "failed", "error": "ValueError: no"}
 
 

@@ -82,7 +82,7 @@ def test_wrong_version_is_passed_over(tmp_path: Path, version: str, feature: int
     assert (choice.chosen.origin, choice.chosen.home) == ("PATH", right)
     rejected = by_origin(choice)["JAVA_HOME"]
     assert (rejected.home, rejected.version) == (home, feature)
-    assert rejected.problem == f"Java {version} in {str(home)!r}, but Spark wants 17 or 21"
+    assert rejected.problem == f"Java {version} in {str(home)!r}, but Spark needs 17 or 21"
 
 
 def test_java_home_without_java_is_passed_over(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_java_that_hangs_is_passed_over(tmp_path: Path, monkeypatch: pytest.Monk
     # The child outlives the script that is killed, and would keep a pipe open.
     make_program(tmp_path / "bad" / "bin" / "java", "sleep 5\n")
     first = next(candidates({"JAVA_HOME": str(tmp_path / "bad")}))
-    assert "did not tell its version within 0.2 s" in (first.problem or "")
+    assert "did not print its version within 0.2 s" in (first.problem or "")
 
 
 def test_no_java_at_all_names_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

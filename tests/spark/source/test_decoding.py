@@ -43,7 +43,7 @@ def sort_out(spark: Any, values: list[bytes | None]) -> tuple[list[Any], list[in
         (json.dumps({**GOOD, "at": "soon"}).encode(), "field 'at' is \"soon\", expected timestamp"),
         (json.dumps({**GOOD, "at": None}).encode(), "event time 'at' is missing"),
         (json.dumps({"id": "a"}).encode(), "event time 'at' is missing"),
-        (json.dumps({**GOOD, "n": 2**40}).encode(), "does not fit the schema"),
+        (json.dumps({**GOOD, "n": 2**40}).encode(), "does not match the schema"),
     ],
 )
 def test_misfit_is_told_apart_and_explained(spark: Any, value: bytes | None, reason: str) -> None:

@@ -20,7 +20,7 @@ from headwater.sink import Batch, Rehearsing, Stream, Writer
 from headwater.sinks.json_rows import json_objects
 from headwater.spark.kernels.spool import Spool, summarize_operators
 from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
-from headwater.spark.pipeline.checkpoint import offsets_behind
+from headwater.spark.pipeline.checkpoint import end_offsets
 from headwater.spark.source.offsets import to_json
 from headwater.store.views import ViewStore
 
@@ -28,24 +28,24 @@ BatchFunction = Callable[[DataFrame, int], None]
 ReportFacts = Callable[[str, dict[str, Any]], None]
 
 METADATA_COLUMNS = (CHANGE, WATERMARK, SOURCE)
-"""Columns that say something of a row and are no part of it."""
+"""Columns that describe a row (change, watermark, source) and are not part of it."""
 
 
 class BatchSink(Protocol):
-    """Where the rows of a view or of a sink go."""
+    """The destination of the rows of a view or of a sink query."""
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write a batch."""
 
     def rehearse(self, rows: DataFrame) -> None:
-        """See whether the rows would be taken, as part of the batch that was tried last; they go nowhere."""
+        """Raise if the rows would be refused as part of the batch that was tried last; nothing is written."""
 
 
 class ViewSink:
-    """Upserts each batch into the view, its late rows into the ledger, and notes what its operators said.
+    """Upserts each batch into the view, writes its late rows to the late ledger, and reports its operators' facts.
 
-    How far the batch has read is in the checkpoint before it runs; it is kept with the rows, so that readers can
-    wait until the view has seen a record.
+    The end offsets of the batch, which the checkpoint has before the batch runs, are kept with the rows, so that
+    readers can wait until the view includes a record.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ViewSink:
         self._continues = continues
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        table = rows.toArrow()  # The steps run now, and leave their files.
+        table = rows.toArrow()  # The operators run now, and write their reports to the spool.
         run = run_of_query(rows)
         self._store.commit_rows(
             self._view.name,
@@ -76,7 +76,7 @@ class ViewSink:
             late_rows=self._spool.late(run, batch),
             signs=signs_of(table),
             continues=self._continues,
-            offsets=to_json(offsets_behind(self._checkpoint, batch)),
+            offsets=to_json(end_offsets(self._checkpoint, batch)),
         )
         _report_operators(self._view, self._spool, self._report, run, batch)
 
@@ -86,7 +86,7 @@ class ViewSink:
 
 
 class ExternalSink:
-    """Writes each batch to the place outside, and its late rows into the ledger."""
+    """Writes each batch to an external destination, and its late rows to the late ledger."""
 
     def __init__(
         self, delivery: SinkQuery, stream: Stream, store: ViewStore, spool: Spool, report: ReportFacts
@@ -101,7 +101,7 @@ class ExternalSink:
         self._refusal: tuple[str, pa.Array] | None = None
 
     def open(self) -> None:
-        """Fence those before us, and find out what does not fit; a place that is away is waited for later."""
+        """Fence earlier writers and check the destination; if it is unavailable, the first batch opens it."""
         try:
             self._writer = self._delivery.to.open(self._stream)
         except UnavailableError:
@@ -129,7 +129,7 @@ class ExternalSink:
                 raise RefusedError(reason)
 
     def _write(self, batch: Batch) -> None:
-        """Write a batch; what the place refused of it is kept, for one that cannot rehearse."""
+        """Write a batch; remember the rows that the destination refused, for a writer that cannot rehearse."""
         self._refusal = None
         try:
             with self._using() as writer:
@@ -149,7 +149,7 @@ class ExternalSink:
         try:
             yield self._writer
         except BaseException:
-            self.close()  # Whatever state it was in: the next try begins with a new one.
+            self.close()  # Its state is unknown: the next attempt opens a new one.
             raise
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class ExternalSink:
 
 
 def _report_operators(query: Query, spool: Spool, report: ReportFacts, run: str, batch: int) -> None:
-    """Tell what the query's operators said of a batch that is in its place, and let go of their files."""
+    """Report the facts of the query's operators for a batch that is committed, and remove their files."""
     facts = spool.facts(run, batch)
     if facts:
         report(query.name, {"batchId": batch, "operators": summarize_operators(facts)})
@@ -167,7 +167,7 @@ def _report_operators(query: Query, spool: Spool, report: ReportFacts, run: str,
 
 
 def without_metadata(table: pa.Table) -> pa.Table:
-    """The rows without what is said beside them."""
+    """Return the rows without the metadata columns."""
     return table.select([name for name in table.column_names if name not in METADATA_COLUMNS])
 
 
@@ -176,7 +176,7 @@ def _sign_array(table: pa.Table) -> pa.Array | None:
 
 
 def signs_of(rows: pa.Table) -> list[int] | None:
-    """Which rows are put and which are taken back; None where the rows are no changes."""
+    """Return 1 for each inserted row and -1 for each retracted one; None if the rows are not changes."""
     return rows.column(CHANGE).to_pylist() if CHANGE in rows.column_names else None
 
 

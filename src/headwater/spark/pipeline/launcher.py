@@ -102,7 +102,7 @@ class QueryLauncher:
         """Save a query's definition with its checkpoint; ConflictError if it does not match the checkpoint."""
         folder = self._settings.checkpoint(generation.name)
         for difference in check_definition(folder, plan.query, plan.definition):
-            body = {"state": "starting", "note": f"goes on with a change: {difference}"}
+            body = {"state": "starting", "note": f"continues with a compatible change: {difference}"}
             self._queries.report(plan.query.name, body)
         write_definition(folder, keep_partitions(read_definition(folder), plan.definition))
 
@@ -205,9 +205,9 @@ def _check_store(store: ViewStore, view: View, checkpoint: Path) -> None:
     progress = store.progress(view.name)
     if last_done(checkpoint) >= 0 and (progress is None or progress.run != run_of(checkpoint)):
         raise ConflictError(
-            f"cannot continue view {view.name!r}: its checkpoint has batches of which the store at "
-            f"{store.reading().place} knows nothing; they went to another one",
-            hint=f"name the store that has them, or compute it anew: headwater rebuild {view.name} --from start",
+            f"cannot continue view {view.name!r}: its checkpoint is ahead of the store at "
+            f"{store.reading().place}: the missing batches were written to a different store",
+            hint=f"use the store that has them, or recompute the view: headwater rebuild {view.name} --from start",
         )
 
 

@@ -129,7 +129,7 @@ class Pipeline:
                 self._launcher.relaunch(running.launch)
             case GiveUp(name, reason):
                 if not self._rebuilds.give_up(name, reason):
-                    hint = "mend the cause and start again: it goes on where it was"
+                    hint = "fix the cause and start the app again: the query continues from its checkpoint"
                     raise HeadwaterError(f"query {name!r} failed: {reason}", hint=hint)
 
     def _isolate(self, name: str, launch: Launch, failure: Failure) -> Isolation:

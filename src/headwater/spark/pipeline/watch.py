@@ -99,7 +99,7 @@ class Watch:
             return None
         except HeadwaterError as error:
             failure = isolation.failure
-            return self._give_up(name, failure, f"{failure.reason} (poison rows were looked for: {error})")
+            return self._give_up(name, failure, f"{failure.reason} (the search for poison rows failed: {error})")
         self._retries.forgive(name)
         return Relaunch(name)
 
