@@ -1,9 +1,9 @@
-"""Nexmark's queries as an app: results that are changes are views, rows that stay go to Parquet files.
+"""Nexmark's queries as an app: results that change are views, results that are only appended go to Parquet files.
 
 python events.py .                          writes side_input.csv, which q13 reads
-NEXMARK=q4,q9 headwater run app.py          all of them at once are many for a laptop
+NEXMARK=q4,q9 headwater run app.py          runs q4 and q9; all queries at once are too many for a laptop
 python feed.py 100000                       sends events
-headwater view q4                           shows what comes of it
+headwater view rows q4                      shows the result
 """
 
 import os

@@ -1,11 +1,12 @@
-"""The events of Nexmark's auction house: persons register, open auctions and bid, by the column and by a seed.
+"""Generate the events of Nexmark's auction house: persons register, open auctions and bid.
 
-Of 50 events one is a person, three are auctions and 46 are bids, in turns, 10,000 a second in event time. Half of
-all bids are for a hot auction, three quarters of bidders and sellers are hot ones. Which is which follows from an
-event's number, the rest from the seed; so any stretch of events can be made by itself, and is always the same.
+Of every 50 events one is a person, three are auctions and 46 are bids, with 10,000 events per second of event
+time. Half of all bids are for a hot auction, and three quarters of bidders and sellers are hot ones. The kind and
+id of an event, and which ids are hot, follow from its number, the rest from the seed, so any range of events can
+be generated on its own and is always the same. Events are generated column by column.
 
-    python events.py FOLDER [EVENTS]     writes persons, auctions and bids as CSV without a header, a file for each
-                                         100,000 events, and the side input of q13 with one
+    python events.py FOLDER [EVENTS]     writes persons, auctions and bids as CSV without a header, one file per
+                                         100,000 events, and the side input of q13 as CSV with a header
 """
 
 import sys
@@ -23,7 +24,7 @@ EVENTS_PER_SECOND = 10_000
 BEGINNING_MS = 1_767_225_600_000  # 2026-01-01, UTC
 FIRST_ID, FIRST_CATEGORY, CATEGORIES = 1000, 10, 5
 ACTIVE_PERSONS, OPEN_AUCTIONS, LEAD = 1000, 100, 10
-HOT_OF = 100  # of so many ids in a row the first is a hot one
+HOT_OF = 100  # the first of so many consecutive ids is hot
 CHANNELS = 10_000
 FIRST_NAMES = ["Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter", "Walter"]
 LAST_NAMES = ["Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris"]
@@ -45,7 +46,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Some events, each kind in the order of time."""
+    """A range of events, each kind in order of time."""
 
     persons: pl.DataFrame
     auctions: pl.DataFrame
@@ -53,7 +54,7 @@ class Events:
 
 
 def make_events(count: int, *, first: int = 0, seed: int = 0, per_second: int = EVENTS_PER_SECOND) -> Events:
-    """The events with the numbers from `first` on, so many a second in event time."""
+    """Generate `count` events from number `first` on, `per_second` of them in a second of event time."""
     random = np.random.default_rng((seed, first))
     numbers = np.arange(first, first + count, dtype=np.int64)
     turn = numbers % TURN
@@ -65,19 +66,19 @@ def make_events(count: int, *, first: int = 0, seed: int = 0, per_second: int = 
 
 
 def side_input() -> pl.DataFrame:
-    """What q13 joins bids with."""
+    """Return the table that q13 joins with bids."""
     keys = np.arange(10_000)
     return pl.DataFrame({"key": keys, "value": [f"value {key}" for key in keys]})
 
 
 def stretches(count: int, *, seed: int = 0) -> Iterator[Events]:
-    """Events in pieces of bounded length."""
+    """Generate events in chunks of at most `FILE_EVENTS`."""
     for first in range(0, count, FILE_EVENTS):
         yield make_events(min(FILE_EVENTS, count - first), first=first, seed=seed)
 
 
 def write_events(folder: Path, count: int, *, seed: int = 0) -> None:
-    """Write events as CSV files below `folder`, a folder for each kind, and the side input."""
+    """Write events as CSV files into `folder`, with a subfolder for each kind, and the side input."""
     for number, events in enumerate(stretches(count, seed=seed)):
         for kind in SCHEMAS:
             path = folder / kind / f"{number:05}.csv"
@@ -86,7 +87,7 @@ def write_events(folder: Path, count: int, *, seed: int = 0) -> None:
     side_input().write_csv(folder / "side_input.csv")
 
 
-# -- which event it is ----------------------------------------------------------------------------------------
+# -- ids and times of events ----------------------------------------------------------------------------------
 
 
 def _time_ms(numbers: Numbers, per_second: int) -> Numbers:
@@ -94,18 +95,18 @@ def _time_ms(numbers: Numbers, per_second: int) -> Numbers:
 
 
 def _last_person(numbers: Numbers) -> Numbers:
-    """The number of the last person who is there at an event."""
+    """Return the number of the last person registered at an event."""
     return numbers // TURN * PERSONS + np.minimum(numbers % TURN, PERSONS - 1)
 
 
 def _last_auction(numbers: Numbers) -> Numbers:
-    """The number of the last auction that is open at an event; -1 before the first."""
+    """Return the number of the last auction opened at an event; -1 before the first."""
     place = np.minimum(numbers % TURN - PERSONS, AUCTIONS - 1)
     return numbers // TURN * AUCTIONS + np.maximum(place, -1)
 
 
 def _some_person(numbers: Numbers, random: np.random.Generator) -> Numbers:
-    """One of those who were active lately, or who will be there soon."""
+    """Choose a person who was active recently, or who will register soon."""
     persons = _last_person(numbers) + 1
     active = np.minimum(persons, ACTIVE_PERSONS)
     return persons - active + random.integers(0, active + LEAD)
@@ -121,7 +122,7 @@ def _hot(last: Numbers) -> Numbers:
     return np.maximum(last, 0) // HOT_OF * HOT_OF
 
 
-# -- what is in it --------------------------------------------------------------------------------------------
+# -- contents of events ---------------------------------------------------------------------------------------
 
 
 def _persons(numbers: Numbers, per_second: int, random: np.random.Generator) -> pl.DataFrame:
@@ -147,7 +148,7 @@ def _persons(numbers: Numbers, per_second: int, random: np.random.Generator) -> 
 def _auctions(numbers: Numbers, per_second: int, random: np.random.Generator) -> pl.DataFrame:
     count = len(numbers)
     time = _time_ms(numbers, per_second)
-    # So long that about as many are open at a time as there should be.
+    # With this mean length about OPEN_AUCTIONS are open at a time.
     length_ms = OPEN_AUCTIONS * TURN // AUCTIONS * 1000 // per_second
     price = _prices(count, random)
     is_hot = random.integers(0, 4, count) > 0
@@ -176,7 +177,7 @@ def _bids(numbers: Numbers, per_second: int, random: np.random.Generator) -> pl.
     bidder = np.where(
         random.integers(0, 4, count) > 0, _hot(_last_person(numbers)) + 1, _some_person(numbers, random)
     )
-    # Half of all bids come by one of four channels, the others by one of thousands.
+    # Half of all bids use one of four channels, the others one of CHANNELS.
     channel = np.where(
         random.integers(0, 2, count) > 0, random.integers(0, 4, count), 4 + random.integers(0, CHANNELS, count)
     )
@@ -195,7 +196,7 @@ def _bids(numbers: Numbers, per_second: int, random: np.random.Generator) -> pl.
 
 
 def _channels() -> pl.DataFrame:
-    """Channels with their addresses, the same for every seed; nine of ten of the many say their id in it."""
+    """Return channels and URLs, the same for every seed; 9 of 10 small channels have an id in the URL."""
     random = np.random.default_rng(22)
     count = 4 + CHANNELS
     names = ["Google", "Facebook", "Baidu", "Apple", *(f"channel-{number}" for number in range(CHANNELS))]
@@ -211,7 +212,7 @@ def _channels() -> pl.DataFrame:
 
 
 def _prices(count: int, random: np.random.Generator) -> Numbers:
-    """From a dollar to a million, in cents, as many of each size."""
+    """Return prices from a dollar to a million, in cents, log-uniformly distributed."""
     return np.round(10.0 ** (random.random(count) * 6) * 100).astype(np.int64)
 
 
@@ -227,7 +228,7 @@ _LETTERS = 1 << 16
 
 
 def _text(count: int, least: int, most: int, random: np.random.Generator) -> pl.Series:
-    """Random letters: stretches of one long text, since these are made at the speed of copying."""
+    """Return random texts, as slices of one long text, because slicing is as fast as copying."""
     letters = np.random.default_rng(least * 1000 + most).integers(97, 123, _LETTERS, dtype=np.uint8)
     long = pl.Series([letters.tobytes().decode()]).new_from_index(0, count)
     starts = pl.Series(random.integers(0, _LETTERS - most, count))

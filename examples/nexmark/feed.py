@@ -1,4 +1,4 @@
-"""Sends events to the topics of the app: python feed.py [EVENTS] [SERVERS]"""
+"""Send events to the topics of the app: python feed.py [EVENTS] [SERVERS]"""
 
 import io
 import sys
@@ -8,7 +8,7 @@ from events import SCHEMAS, stretches
 
 
 def feed(servers: str, count: int, *, seed: int = 0) -> None:
-    """Send events as JSON, and wait until all are safe."""
+    """Send events as JSON, and wait until all are acknowledged."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "compression.type": "lz4"})
     for events in stretches(count, seed=seed):
         for kind in SCHEMAS:

@@ -1,7 +1,7 @@
 """Nexmark's queries, q0 to q22, each a function of the streams it needs.
 
-What needs no state is plain PySpark. What does gives changes: rows with `_change`, 1 for a row that is put and -1
-for one that is taken back.
+Queries without state are plain PySpark. Queries with state emit changes: rows with `_change`, which is 1 for an
+added row and -1 for a retracted one.
 """
 
 from pyspark.sql import DataFrame
@@ -28,7 +28,7 @@ def q2(bids: DataFrame) -> DataFrame:
 
 
 def q3(auctions: DataFrame, persons: DataFrame) -> DataFrame:
-    """Who sells in Oregon, Idaho or California in category 10?"""
+    """Sellers in Oregon, Idaho or California with auctions in category 10."""
     offered = auctions.where("category = 10").select("id", "seller")
     local = persons.where("state in ('OR', 'ID', 'CA')").selectExpr("id as person", "name", "city", "state")
     found = hw.join(offered, local, on={"seller": "person"})
@@ -36,20 +36,20 @@ def q3(auctions: DataFrame, persons: DataFrame) -> DataFrame:
 
 
 def _bids_in_time(auctions: DataFrame, bids: DataFrame) -> DataFrame:
-    """Each bid with its auction, if it came while that was open."""
+    """Join each bid with its auction, if it was placed while the auction was open."""
     opened = auctions.selectExpr("id", "seller", "category", "date_time as opened", "expires")
     placed = bids.select("auction", "bidder", "price", "date_time")
     return hw.join(opened, placed, on={"id": "auction"}).where("date_time between opened and expires")
 
 
 def q4(auctions: DataFrame, bids: DataFrame) -> DataFrame:
-    """The mean of the winning prices of each category."""
+    """The mean winning price of each category."""
     final = hw.aggregate(_bids_in_time(auctions, bids), what={"final": hw.max("price")}, by=["id", "category"])
     return hw.aggregate(final, what={"mean": hw.mean("final")}, by="category")
 
 
 def q5(bids: DataFrame) -> DataFrame:
-    """The auctions with the most bids within ten seconds, every two seconds."""
+    """The auctions with the most bids in the last ten seconds, every two seconds."""
     counts = bids.select("auction", "date_time").transform(
         hw.windowed(
             what={"bids": hw.count()},
@@ -58,7 +58,7 @@ def q5(bids: DataFrame) -> DataFrame:
             by=["auction"],
         )
     )
-    # Every two seconds one window ends, so what is counted then belongs together.
+    # One window ends every two seconds, so the counts of one tumbling window belong to the same hopping window.
     ended = counts.withColumn("one", F.struct("auction", "bids", counts["window.start"].alias("start")))
     together = {"all": hw.collect("one"), "most": hw.max("bids")}
     each = ended.transform(hw.windowed(what=together, where=hw.Tumbling("2 seconds"), when=hw.AfterWatermark()))
@@ -70,7 +70,7 @@ def q5(bids: DataFrame) -> DataFrame:
 
 
 def q6(auctions: DataFrame, bids: DataFrame) -> DataFrame:
-    """The mean price of each seller's last ten sales, as each is sold."""
+    """The mean price of each seller's last ten sales, updated with each sale."""
     sold = hw.top(_bids_in_time(auctions, bids), 1, order=["price desc", "date_time"], by="id")
     return hw.rolling(
         sold.select("seller", "id", "price", "date_time", "_change"),
@@ -96,7 +96,7 @@ def q7(bids: DataFrame) -> DataFrame:
 
 
 def q8(persons: DataFrame, auctions: DataFrame) -> DataFrame:
-    """Who opened an auction in the ten seconds in which they registered?"""
+    """Persons who opened an auction in the same ten-second window in which they registered."""
     start = F.timestamp_seconds(F.floor(F.unix_seconds("date_time") / 10) * 10)
     new = persons.withColumn("start", start).select("id", "name", "start", "date_time")
     sellers = auctions.withColumn("start", start).select("seller", "start", "date_time")
@@ -116,7 +116,7 @@ def q10(bids: DataFrame) -> DataFrame:
 
 
 def q11(bids: DataFrame) -> DataFrame:
-    """How many bids did a bidder make in each session?"""
+    """The number of bids of each bidder in each session."""
     return bids.select("bidder", "date_time").transform(
         hw.windowed(
             what={"bids": hw.count()}, where=hw.Session("10 seconds"), when=hw.AfterWatermark(), by=["bidder"]
@@ -125,7 +125,7 @@ def q11(bids: DataFrame) -> DataFrame:
 
 
 def q12(bids: DataFrame) -> DataFrame:
-    """How many bids does a bidder make in ten seconds of our clock? Told with every batch."""
+    """The number of bids of each bidder in ten seconds of processing time, emitted with every batch."""
     return bids.select("bidder", "date_time").transform(
         hw.windowed(
             what={"bids": hw.count()},
@@ -138,13 +138,13 @@ def q12(bids: DataFrame) -> DataFrame:
 
 
 def q13(bids: DataFrame, values: hw.SideInput = SIDE_INPUT) -> DataFrame:
-    """Bids with what a file says of them at the moment."""
+    """Bids joined with the current content of a file."""
     keyed = bids.selectExpr("auction", "bidder", "price", "date_time", "auction % 10000 as key")
     return hw.join(keyed, values, on="key", as_of=hw.PROCESSING_TIME)
 
 
 def q14(bids: DataFrame) -> DataFrame:
-    """Bids of a medium price, with the time of day and how often there is a c in the rest."""
+    """Bids of a medium price, with the time of day and the number of letters c in `extra`."""
     return bids.where("0.908 * price > 1000000 and 0.908 * price < 50000000").selectExpr(
         "auction",
         "bidder",
@@ -161,7 +161,7 @@ RANKS = {"rank1": "price < 10000", "rank2": "price >= 10000 and price < 1000000"
 
 
 def _statistics(bids: DataFrame, by: list[str], more: dict[str, object]) -> DataFrame:
-    """Counts of bids, and of bidders and auctions where these are asked for, in all and of each rank."""
+    """Count the bids of each group, in total and by rank of price, and compute the aggregates in `more`."""
     what: dict[str, object] = {"total_bids": hw.count()}
     rows = bids.withColumn("day", F.date_format("date_time", "yyyy-MM-dd"))
     for rank, condition in RANKS.items():
@@ -170,7 +170,7 @@ def _statistics(bids: DataFrame, by: list[str], more: dict[str, object]) -> Data
     return hw.aggregate(rows, what={**what, **more}, by=by)
 
 
-def _who(bids: DataFrame) -> tuple[DataFrame, dict[str, object]]:
+def _distinct_counts(bids: DataFrame) -> tuple[DataFrame, dict[str, object]]:
     what: dict[str, object] = {}
     for name in ("bidder", "auction"):
         what[f"total_{name}s"] = hw.distinct(name)
@@ -181,19 +181,19 @@ def _who(bids: DataFrame) -> tuple[DataFrame, dict[str, object]]:
 
 
 def q15(bids: DataFrame) -> DataFrame:
-    """How many bids, bidders and auctions were there on each day, of each rank of price?"""
-    bids, what = _who(bids)
+    """The number of bids, bidders and auctions of each day, in total and by rank of price."""
+    bids, what = _distinct_counts(bids)
     return _statistics(bids, ["day"], what)
 
 
 def q16(bids: DataFrame) -> DataFrame:
     """The same for each channel, and when it was last used."""
-    bids, what = _who(bids.withColumn("at", F.date_format("date_time", "HH:mm")))
+    bids, what = _distinct_counts(bids.withColumn("at", F.date_format("date_time", "HH:mm")))
     return _statistics(bids, ["channel", "day"], {"minute": hw.max("at"), **what})
 
 
 def q17(bids: DataFrame) -> DataFrame:
-    """Bids and prices of each auction on each day."""
+    """The number of bids, and price statistics, of each auction and day."""
     prices = {"least": hw.min("price"), "most": hw.max("price"), "mean": hw.mean("price"), "sum": hw.sum("price")}
     return _statistics(bids, ["auction", "day"], prices)
 
@@ -209,13 +209,13 @@ def q19(bids: DataFrame) -> DataFrame:
 
 
 def q20(bids: DataFrame, auctions: DataFrame) -> DataFrame:
-    """Bids with their auction, in category 10."""
+    """Bids joined with their auction, in category 10."""
     offered = auctions.where("category = 10").withColumnsRenamed({"date_time": "opened", "extra": "auction_extra"})
     return hw.join(bids, offered, on={"auction": "id"})
 
 
 def q21(bids: DataFrame) -> DataFrame:
-    """Bids with the id of their channel, from its name or from the address."""
+    """Bids with the id of their channel, taken from its name or from the URL."""
     known = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
     by_name = F.create_map(*(F.lit(text) for pair in known.items() for text in pair))[F.lower("channel")]
     by_address = F.nullif(F.regexp_extract("url", "(&|^)channel_id=([^&]*)", 2), F.lit(""))
@@ -226,7 +226,7 @@ def q21(bids: DataFrame) -> DataFrame:
 
 
 def q22(bids: DataFrame) -> DataFrame:
-    """The folders of each bid's address."""
+    """The first three folders of each bid's URL."""
     folders = [f"split_part(url, '/', {number + 3}) as dir{number}" for number in (1, 2, 3)]
     return bids.selectExpr("auction", "bidder", "price", "channel", *folders)
 
@@ -250,6 +250,6 @@ KEYS = {
     "q19": ["auction", "rank_number"],
     "q20": _BID,
 }
-"""By what the rows of those queries are told apart whose results are changes; the others give rows that stay."""
+"""Key columns of the queries that emit changes; the results of the other queries are only appended."""
 
 QUERIES = {f"q{number}": globals()[f"q{number}"] for number in range(23)}

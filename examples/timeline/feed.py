@@ -1,4 +1,4 @@
-"""Sends posts and follows to a broker, among them a deletion and an unfollow."""
+"""Send posts and follows to a broker, including a deletion and an unfollow."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Reads a home timeline, newest post first: one look-up, and two more for who follows a star."""
+"""Read a home timeline, newest post first: one query, and two more for readers that follow a star."""
 
 import sys
 from heapq import merge
@@ -9,7 +9,7 @@ import headwater as hw
 
 
 def home(views: hw.Views, reader: str, limit: int = 20) -> list[dict[str, Any]]:
-    """The newest posts that a reader should see."""
+    """Return the newest posts of the authors that a reader follows."""
     newest = "-posted_at,-post"
     mine = views["timeline"].rows(where=[("reader", "=", reader)], order_by=newest, limit=limit).rows
     stars = [row["author"] for row in views["stars_followed"].rows(where=[("reader", "=", reader)]).rows]

@@ -1,4 +1,4 @@
-"""The log, as these examples use it: append a record, under a condition if there is one, and read all there is."""
+"""Access to the log for these examples: append a record, optionally under a condition, and read a whole topic."""
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -7,11 +7,11 @@ CONDITIONAL = {"headwater.conditional.append": "true"}
 
 
 class NotTheFirst(Exception):
-    """Somebody else has appended to this key since we looked."""
+    """Another process has appended a record with this key in the meantime."""
 
 
 def create(servers: str, topic: str, config: dict[str, str] | None = None) -> None:
-    """Make a topic of one partition; one that is there already is fine."""
+    """Create a topic with one partition, unless it exists."""
     admin = AdminClient({"bootstrap.servers": servers})
     try:
         admin.create_topics([NewTopic(topic, 1, config=config or {})])[topic].result(timeout=20)
@@ -21,9 +21,10 @@ def create(servers: str, topic: str, config: dict[str, str] | None = None) -> No
 
 
 def append(servers: str, topic: str, key: str, value: str, *, after: int | None = None) -> int:
-    """Append a record and return its offset, when it is safe.
+    """Append a record, wait until it is acknowledged, and return its offset.
 
-    With `after`, only if the last record of the key is at that offset (-1: there is none); else NotTheFirst.
+    With `after`, append only if the last record of the key has that offset (-1: there is none); raise NotTheFirst
+    otherwise.
     """
     outcome = []
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
@@ -41,7 +42,7 @@ def append(servers: str, topic: str, key: str, value: str, *, after: int | None 
 
 
 def read(servers: str, topic: str) -> list[tuple[int, str, str]]:
-    """Offset, key and value of every record that is in the topic now."""
+    """Return offset, key and value of every record in the topic."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False})
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)

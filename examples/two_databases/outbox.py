@@ -1,7 +1,7 @@
 """An outbox: one database changes, and the other follows.
 
-The shop writes an order and a note about it in one transaction. A relay brings notes to the log, at least once.
-The warehouse takes each note from the log once, because it keeps the note's number with what it did.
+The shop writes an order and a note about it in one transaction. A relay sends notes to the log, at least once. The
+warehouse applies each note once, because it stores the note's number in the transaction of its change.
 """
 
 import json
@@ -22,7 +22,7 @@ create table if not exists seen (number bigint primary key);
 
 
 def place_order(shop: psycopg.Connection, order: str, product: str, amount: int) -> None:
-    """Order and note are there together, or neither is."""
+    """Store the order and its note in one transaction."""
     with shop.transaction():
         shop.execute("insert into orders values (%s, %s, %s)", (order, product, amount))
         note = json.dumps({"order": order, "product": product, "amount": amount})
@@ -30,10 +30,10 @@ def place_order(shop: psycopg.Connection, order: str, product: str, amount: int)
 
 
 def relay(shop: psycopg.Connection, servers: str) -> None:
-    """Bring all notes to the log, oldest first."""
+    """Send all notes to the log, oldest first."""
     for number, note in shop.execute("select number, note from outbox order by number").fetchall():
         log.append(servers, TOPIC, note["order"], json.dumps({"number": number, **note}))
-        forget(shop, number)  # whoever dies before this line sends the note once more
+        forget(shop, number)  # after a crash before this line, the note is sent again
 
 
 def forget(shop: psycopg.Connection, number: int) -> None:
@@ -42,7 +42,7 @@ def forget(shop: psycopg.Connection, number: int) -> None:
 
 
 def follow(warehouse: psycopg.Connection, servers: str) -> None:
-    """Take from the stock what was ordered; a note that comes again changes nothing."""
+    """Reduce the stock by the ordered amounts; a repeated note changes nothing."""
     for _, _, value in log.read(servers, TOPIC):
         note = json.loads(value)
         with warehouse.transaction():

@@ -1,10 +1,10 @@
-"""Two-phase commit: two PostgreSQL databases change at once, and the decision is a record in the log.
+"""Two-phase commit: change two PostgreSQL databases at once, with the decision as a record in the log.
 
-Both prepare, which is a promise to commit whatever happens. The decision is the first record of the transaction's
-name in the log; the log takes one only. Then both are told. Whoever finds a prepared transaction later does what
-the log says; if it says nothing, they decide that it is given up, and say so in the log first.
+Both databases prepare, which is a promise to commit. The decision is the first record with the transaction's name
+in the log, which accepts only one. Then both databases carry it out. A recovery that finds a prepared transaction
+follows the decision in the log; if there is none, it first records the decision to abort.
 
-Connections are in autocommit mode, so that each line of SQL here is all that is sent.
+Connections must be in autocommit mode, so that no SQL is sent except the statements below.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from psycopg.sql import SQL
 TOPIC = "decisions"
 COMMIT, ABORT = "commit", "abort"
 OURS = "headwater:"
-"""Marks our transactions among those that others have prepared."""
+"""Prefix that identifies our prepared transactions among those of other programs."""
 
 Work = Callable[[psycopg.Connection], None]
 
 
 def change_both(name: str, databases: list[psycopg.Connection], works: list[Work], servers: str) -> str:
-    """Do each work in its database, all or none; returns what was decided."""
+    """Run each work in its database, all or none, and return the decision."""
     try:
         for database, work in zip(databases, works, strict=True):
             prepare(database, name, work)
@@ -36,8 +36,8 @@ def change_both(name: str, databases: list[psycopg.Connection], works: list[Work
 
 
 def prepare(database: psycopg.Connection, name: str, work: Work) -> None:
-    """Do the work, and have the database promise to commit it."""
-    # A server has one list for all its databases, so each needs a name of its own.
+    """Run the work and prepare its transaction."""
+    # Prepared transactions of all databases of a server share one namespace.
     gid = f"{OURS}{name}@{database.info.dbname}"
     database.execute("begin")
     try:
@@ -49,7 +49,7 @@ def prepare(database: psycopg.Connection, name: str, work: Work) -> None:
 
 
 def decide(name: str, wish: str, servers: str) -> str:
-    """Put the decision into the log, unless there is one; returns the one that counts."""
+    """Append the decision to the log unless it has one already; return the decision in the log."""
     try:
         log.append(servers, TOPIC, name, wish, after=-1)
         return wish
@@ -58,7 +58,7 @@ def decide(name: str, wish: str, servers: str) -> str:
 
 
 def end(database: psycopg.Connection, name: str, decision: str) -> None:
-    """Carry the decision out, if the database still waits for it."""
+    """Commit or roll back the prepared transaction, if it still exists."""
     gid = waiting(database).get(name)
     if gid is not None:
         what = SQL("commit prepared {}") if decision == COMMIT else SQL("rollback prepared {}")
@@ -66,7 +66,7 @@ def end(database: psycopg.Connection, name: str, decision: str) -> None:
 
 
 def waiting(database: psycopg.Connection) -> dict[str, str]:
-    """What is prepared here and not ended: the transactions' names, and the database's names for them."""
+    """Return the prepared transactions of this database: PostgreSQL's gid by transaction name."""
     found = database.execute(
         "select gid from pg_prepared_xacts where database = current_database() and gid like %s", (OURS + "%",)
     )
@@ -74,9 +74,10 @@ def waiting(database: psycopg.Connection) -> dict[str, str]:
 
 
 def recover(databases: list[psycopg.Connection], servers: str) -> dict[str, str]:
-    """End whatever was left prepared, after a crash; returns what was decided of each.
+    """End the transactions that a crash left prepared, and return the decision for each.
 
-    Run it when the process that began them is gone. If it is not, nothing breaks: the log has one decision.
+    Run it after the process that started them has died. If that process is still alive, nothing breaks, because
+    the log has only one decision.
     """
     names = {name for database in databases for name in waiting(database)}
     decisions = {name: decide(name, ABORT, servers) for name in sorted(names)}

@@ -1,8 +1,8 @@
-"""A saga: a transaction in each database, one after the other, and for each a way to make up for it.
+"""A saga: one transaction in each database, one after the other, each with a compensation.
 
-What has happened is in the log, a record for each step. The next thing to do follows from these records alone, so
-whoever reads them can go on: the process that began, or another after a crash. A step that may have been done
-before the crash is done again; it keeps its name with what it did, so the second time changes nothing.
+The log has a record for each completed step. The next action follows from these records alone, so any process can
+continue: the one that started the saga, or another one after a crash. A step that may have been done before the
+crash is repeated; it stores its name in its transaction, so the second time changes nothing.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ DONE = "create table if not exists done (step text primary key)"
 
 
 class Refused(Exception):
-    """A step cannot be done: for a reason of the business, not for a crash."""
+    """A step is not possible for a business reason, such as no credit."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Step:
     undo: Callable[[psycopg.Connection], None]
 
 
-def next_thing(steps: list[Step], events: list[str]) -> tuple[str, Step] | None:
-    """What comes after these events: a step forward; or back, once a step was refused; None at the end."""
+def next_action(steps: list[Step], events: list[str]) -> tuple[str, Step] | None:
+    """Return the action after these events: do the next step, undo one after a refusal, or None at the end."""
     done = [step for step in steps if f"do {step.name}" in events and f"undo {step.name}" not in events]
     if any(event.startswith("refused") for event in events):
         return ("undo", done[-1]) if done else None
@@ -37,25 +37,25 @@ def next_thing(steps: list[Step], events: list[str]) -> tuple[str, Step] | None:
 
 
 def run(saga: str, steps: list[Step], servers: str) -> list[str]:
-    """Begin the saga, or go on with it; returns all its events."""
+    """Start or continue the saga, and return all its events."""
     while True:
         records = [(offset, value) for offset, key, value in log.read(servers, TOPIC) if key == saga]
         events = [event for _, event in records]
-        thing = next_thing(steps, events)
-        if thing is None:
+        action = next_action(steps, events)
+        if action is None:
             return events
-        what, step = thing
+        what, step = action
         event = f"{what} {step.name}"
         try:
             once(step.database, f"{saga}: {event}", step.do if what == "do" else step.undo)
         except Refused:
             event = f"refused {step.name}"
-        # Only if nobody else goes on with this saga: then it is theirs.
+        # Fails with NotTheFirst if another process has continued this saga.
         log.append(servers, TOPIC, saga, event, after=records[-1][0] if records else -1)
 
 
 def once(database: psycopg.Connection, name: str, work: Callable[[psycopg.Connection], None]) -> None:
-    """Do the work in one transaction with its name, unless the name is there."""
+    """Run the work and store its name in one transaction, unless the name is already stored."""
     with database.transaction():
         if database.execute("insert into done values (%s) on conflict do nothing", (name,)).rowcount:
             work(database)

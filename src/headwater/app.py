@@ -1,4 +1,4 @@
-"""App: names topics and views, and wires functions to them. It runs nothing; `headwater run` does.
+"""App: declares topics, views and sinks, and the functions that compute them. `headwater run` runs it.
 
 app = hw.App("shop")
 orders = app.topic("orders", schema="product string, amount double, at timestamp", event_time="at")
@@ -24,33 +24,33 @@ DEAD_LETTER_SUFFIX = ".deadletter"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic to read, and how its records become rows.
+    """A topic that an app reads, and the schema of its records.
 
-    Without a schema the rows are the records: `key`, `value`, `topic`, `partition`, `offset`, `timestamp`.
-    Without an event time column the event time is the record's own timestamp, in the column `timestamp`.
+    Without a schema, rows have the columns of a record: `key`, `value`, `topic`, `partition`, `offset`,
+    `timestamp`. Without `event_time`, the event time is the record's timestamp, in the column `timestamp`.
     """
 
     name: str
     schema: str | None = None
     event_time: str | None = None
     partitions: int = 1
-    """Of a topic that the app creates in its embedded log."""
+    """Number of partitions, if the app creates the topic in its embedded log."""
     delay: str | None = None
-    """How far out of order events may be: the watermark stands this far behind the highest event time."""
+    """Expected disorder of events: the watermark is the highest event time minus this."""
     idle: str | None = None
-    """After how long without records a partition no longer holds the watermark back; never unless told."""
+    """Time without records after which a partition no longer holds the watermark back; defaults to never."""
     watermark: Callable[[Any], Any] | None = field(default=None, repr=False)
-    """Instead of `delay`: of what came from a partition (`Observed`), the time up to which it is complete."""
+    """Computes a partition's watermark from its `Observed` records, instead of `delay`."""
 
     @property
     def dead_letters(self) -> str:
-        """The topic to which records go that do not fit the schema."""
+        """Name of the topic that receives records that do not match the schema."""
         return self.name + DEAD_LETTER_SUFFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What `function` makes of topics, without end. With a `key`, a row replaces the one of the same key."""
+    """A streaming computation over topics. With a `key`, a row replaces the previous row with the same key."""
 
     name: str
     topics: tuple[Topic, ...]
@@ -61,29 +61,30 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View(Query):
-    """A table that is kept up to date in the app's own store, one row for each key."""
+    """A table that is kept up to date in the app's store, with one row per key."""
 
     indexes: tuple[tuple[str, ...], ...] = ()
-    """Columns by which rows are found and sorted, beside the key."""
+    """Secondary indexes: columns by which rows can be filtered and sorted."""
     search: tuple[str, ...] = ()
-    """Columns with text whose words can be searched."""
+    """Text columns that can be searched."""
     history: int | None = None
-    """How many changes are kept; 10 000 unless told."""
+    """Number of changes to keep; defaults to 10,000."""
     kind: ClassVar[str] = "view"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkQuery(Query):
-    """Results that go to a place outside."""
+    """A computation whose results are written to a sink."""
 
     to: Sink
     kind: ClassVar[str] = "sink"
 
 
 class App:
-    """A program over streams; `name` appears in the console and in file names.
+    """A streaming program; `name` appears in the console and in file names.
 
-    `store` is where its views are kept: a `postgresql://` address, or in the data directory unless told.
+    `store` is the address of the database for its views (`postgresql://...`); defaults to a file in the data
+    directory.
     """
 
     def __init__(self, name: str, *, store: str | None = None) -> None:
@@ -111,7 +112,7 @@ class App:
         return tuple(query for query in self.queries if isinstance(query, SinkQuery))
 
     def view_named(self, name: str) -> View:
-        """The view of that name; an InvalidError that names the others if there is none."""
+        """Return the view with a name; raise an InvalidError that lists the views if there is none."""
         views = {view.name: view for view in self.views}
         if name not in views:
             raise InvalidError(f"app {self.name!r} has no view {name!r}; it has: {', '.join(views)}")
@@ -128,25 +129,22 @@ class App:
         idle: str | None = None,
         watermark: Callable[[Any], Any] | None = None,
     ) -> Topic:
-        """Declare a topic; `schema` is Spark's (`"order_id string, amount double"`), values are JSON objects.
+        """Declare a topic whose values are JSON objects; `schema` is Spark's (`"order_id string, amount double"`).
 
-        Each partition's watermark stands `delay` (`"5 seconds"`) behind its highest event time, and the topic's is
-        the least of them; a partition without records for `idle` is left out. Where a delay is not enough,
-        `watermark` is a function of an `Observed` that gives a partition's watermark as a datetime.
+        The watermark of a partition is its highest event time minus `delay` (`"5 seconds"`). The watermark of the
+        topic is the lowest of its partitions; a partition without records for `idle` is left out. If a constant
+        delay is not enough, pass `watermark`: a function from an `Observed` to the partition's watermark, a
+        datetime.
         """
         if name in self._topics:
             raise InvalidError(f"app {self.name!r} declares topic {name!r} twice")
         if event_time is not None and schema is None:
-            raise InvalidError(
-                f"topic {name!r} names event time {event_time!r} but has no schema with that column"
-            )
+            raise InvalidError(f"topic {name!r}: event_time={event_time!r} needs a schema with that column")
         if watermark is not None and (delay is not None or not callable(watermark)):
-            given = (
-                f"also has delay {delay!r}, which the function decides"
-                if callable(watermark)
-                else "is no function"
+            problem = f"cannot be combined with delay={delay!r}" if callable(watermark) else "is not a function"
+            raise InvalidError(
+                f"topic {name!r}: watermark={watermark!r} {problem}; pass either a function or a delay"
             )
-            raise InvalidError(f"topic {name!r}: watermark={watermark!r} {given}; give a function, or a delay")
         topic = Topic(
             name=name,
             schema=schema,
@@ -168,13 +166,13 @@ class App:
         search: str | Sequence[str] = (),
         history: int | None = None,
     ) -> Callable[[ViewFunction], ViewFunction]:
-        """Make a view of what the decorated function returns.
+        """Declare a view with the rows that the decorated function returns.
 
-        The function is given a streaming DataFrame for each topic and returns one. Its rows are upserted by `key`.
-        `indexes` name columns, or several each, by which rows are found and sorted without reading all; a field of
-        a struct is `window.start`. `search` names columns with text whose words can be searched. `history` is how
-        many changes are kept, for subscribers that come back and for rows as of an earlier position (10 000 unless
-        told). These three can be changed at any start, without computing the view anew.
+        The function receives a streaming DataFrame for each topic and returns one. Its rows are upserted by `key`.
+        `indexes` lists columns, or tuples of columns, by which rows can be filtered and sorted without reading all
+        of them; `window.start` is a field of a struct. `search` lists text columns that can be searched. `history`
+        is the number of changes to keep, for subscribers that reconnect and for reads as of an earlier position;
+        it defaults to 10,000. These three can be changed at any start without rebuilding the view.
         """
 
         def declare(function: ViewFunction) -> ViewFunction:
@@ -189,7 +187,9 @@ class App:
             )
             self._add(query)
             if not query.key:
-                raise InvalidError(f"view {query.name!r} has no key columns")
+                raise InvalidError(
+                    f"view {query.name!r} has no key; pass key=[...], the columns that identify a row"
+                )
             return function
 
         return declare
@@ -197,10 +197,10 @@ class App:
     def sink(
         self, *topics: Topic, to: Sink, key: str | Sequence[str] = (), name: str | None = None
     ) -> Callable[[ViewFunction], ViewFunction]:
-        """Send what the decorated function returns to a place outside the app.
+        """Write the rows that the decorated function returns to a sink outside the app.
 
-        The function is given a streaming DataFrame for each topic and returns one. With a `key`, a row replaces
-        the one of the same key there, and a row that is taken back is deleted; without, rows are appended.
+        The function receives a streaming DataFrame for each topic and returns one. With a `key`, a row replaces
+        the previous row with the same key, and a retracted row is deleted. Without a key, rows are appended.
         """
 
         def declare(function: ViewFunction) -> ViewFunction:
@@ -215,12 +215,13 @@ class App:
         _check_name(query.kind, query.name)
         if not query.topics:
             raise InvalidError(
-                f"{query.kind} {query.name!r} of app {self.name!r} reads no topic: @app.{query.kind}(orders, ...)"
+                f"{query.kind} {query.name!r} of app {self.name!r} reads no topic; "
+                f"pass one: @app.{query.kind}(orders, ...)"
             )
         if query.name in self._queries:
             raise InvalidError(
-                f"app {self.name!r} declares {query.kind} {query.name!r}, and there is a "
-                f"{self._queries[query.name].kind} of that name"
+                f"app {self.name!r} declares {query.kind} {query.name!r}, but it already has a "
+                f"{self._queries[query.name].kind} with that name"
             )
         self._queries[query.name] = query
 

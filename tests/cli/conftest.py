@@ -1,4 +1,4 @@
-"""Running the command as users do: as a process."""
+"""Run commands as users do: as processes."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def headwater(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Run a command to its end in an empty folder."""
+    """Run a command in an empty folder and wait for it."""
 
     def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -30,7 +30,7 @@ def headwater(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a command in the background; whatever still runs at the end is killed, with its children."""
+    """Start a command in the background; kill it and its children at the end of the test."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: str | Path, stdout: int = subprocess.PIPE) -> "subprocess.Popen[str]":
@@ -52,7 +52,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port below those that the system gives to clients, so that it is still free when a broker comes back."""
+    """Return a port outside the ephemeral range, so that it is still free when a broker restarts."""
     while True:
         port = random.randrange(20_000, 32_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -51,8 +51,8 @@ def test_app_file_that_cannot_be_used(headwater: Run, tmp_path: Path, source: st
     complains(headwater("run", "app.py"), *words, code=2)
 
 
-def test_app_file_that_is_not_there(headwater: Run) -> None:
-    complains(headwater("run", "nowhere.py"), "nowhere.py", "no such file", code=2)
+def test_app_file_that_does_not_exist(headwater: Run) -> None:
+    complains(headwater("run", "nowhere.py"), "nowhere.py", "does not exist", code=2)
 
 
 def test_view_that_names_a_missing_column(headwater: Run, tmp_path: Path) -> None:
@@ -80,14 +80,14 @@ def test_data_directory_of_a_running_broker(headwater: Run, tmp_path: Path) -> N
         complains(result, "another broker is running there", "--data", code=1)
 
 
-def test_missing_topic_where_the_broker_creates_none(headwater: Run, tmp_path: Path) -> None:
+def test_missing_topic_without_auto_creation(headwater: Run, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(SHOP.format(column="amount"))
     with Broker(auto_create_topics_enable=False) as broker:
         result = headwater("run", "app.py", "--bootstrap-servers", broker.bootstrap_servers)
         complains(result, "topic 'orders' does not exist", "headwater topic create orders", code=2)
 
 
-def test_no_broker_there(headwater: Run, tmp_path: Path, free_port: int) -> None:
+def test_no_broker_at_the_address(headwater: Run, tmp_path: Path, free_port: int) -> None:
     result = headwater("topic", "list", "-b", f"127.0.0.1:{free_port}")
     complains(result, f"cannot reach a broker at 127.0.0.1:{free_port}", "is it running?", code=1)
 
@@ -99,7 +99,7 @@ def test_no_broker_there(headwater: Run, tmp_path: Path, free_port: int) -> None
         (["broker", "--durability", "perhaps"], ["fsync, interval, never"]),
         (["topic", "list", "-b", "nonsense"], ["'nonsense'", "host:port"]),
         (["run", "app.py", "--conf", "spark.x"], ["--conf 'spark.x'", "KEY=VALUE"]),
-        (["view", "rows", "revenue"], ["no directory '.headwater'", "--data"]),
+        (["view", "rows", "revenue"], ["directory '.headwater' does not exist", "--data"]),
         (["view", "rows", "revenue", "--data", "."], ["no file", "run the app first"]),
     ],
 )
@@ -107,24 +107,22 @@ def test_wrong_option(headwater: Run, arguments: list[str], words: list[str]) ->
     complains(headwater(*arguments), *words, code=2)
 
 
-def test_unknown_view_names_those_there_are(headwater: Run, tmp_path: Path, store_with_a_view: Any) -> None:
+def test_unknown_view_lists_the_views(headwater: Run, tmp_path: Path, store_with_a_view: Any) -> None:
     complains(headwater("view", "rows", "nothing", "--data", tmp_path), "no view 'nothing'", "revenue", code=2)
     complains(headwater("view", "rows", "revenue", "--order-by", "x", "--data", tmp_path), "no column 'x'", code=2)
     complains(headwater("view", "get", "revenue", "a", "b", "c", "--data", tmp_path), "2 columns", code=2)
 
 
-def test_rebuild_of_what_is_not_there(headwater: Run, tmp_path: Path, store_with_a_view: Any) -> None:
-    complains(headwater("rebuild", "nothing", "--data", tmp_path), "no such view", "revenue", code=2)
+def test_rebuild_of_an_unknown_view(headwater: Run, tmp_path: Path, store_with_a_view: Any) -> None:
+    complains(headwater("rebuild", "nothing", "--data", tmp_path), "no view has this name", "revenue", code=2)
     complains(headwater("rebuild", "revenue", "--data", tmp_path / "empty"), "run the app first", code=2)
 
 
-def test_rebuild_of_an_app_that_does_not_run_is_noted(
-    headwater: Run, tmp_path: Path, store_with_a_view: Any
-) -> None:
+def test_rebuild_of_a_stopped_app_is_recorded(headwater: Run, tmp_path: Path, store_with_a_view: Any) -> None:
     asked = headwater("rebuild", "revenue", "--data", tmp_path)
     assert "when the app runs next" in asked.stdout
     again = headwater("rebuild", "revenue", "--from", "now", "--data", tmp_path)
-    assert "behind those it has read" in again.stdout
+    assert "the first record it has not read" in again.stdout
 
 
 @pytest.fixture
@@ -145,7 +143,7 @@ def store_with_a_view(tmp_path: Path) -> None:
         RuntimeError("An error occurred while calling o1.start.\n: java.io.IOException: No space left on device"),
     ],
 )
-def test_a_full_disk_is_told_in_words_whoever_meets_it(
+def test_a_full_disk_is_reported_without_traceback(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def meet() -> None:
@@ -155,13 +153,13 @@ def test_a_full_disk_is_told_in_words_whoever_meets_it(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 1
-    told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("error: cannot go on, the disk is full: ")
-    assert told[0].endswith(str(error).splitlines()[-1].strip())
-    assert told[1:] == ["hint: make room and start it again: it goes on where it was"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("error: cannot continue, the disk is full: ")
+    assert lines[0].endswith(str(error).splitlines()[-1].strip())
+    assert lines[1:] == ["hint: free some space and start again: it continues where it stopped"]
 
 
-def test_what_is_no_full_disk_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def meet() -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -1,4 +1,4 @@
-"""The commands that read, on real data."""
+"""Commands that read and change topics and views, on real data."""
 
 import json
 import signal
@@ -57,7 +57,7 @@ def test_view_get_by_the_first_part_of_the_key(headwater: Run, views: ViewStore,
     assert [row["revenue"] for row in found["rows"]] == [4.0]
 
 
-def test_view_get_of_nothing_exits_with_one(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
+def test_view_get_without_result_exits_with_1(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
     result = headwater("view", "get", "revenue", "milk", "--data", tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     assert "no row with key milk" in result.stderr
@@ -111,7 +111,7 @@ def test_topic_describe_alter_configs_and_delete(headwater: Run, broker: Broker,
     assert headwater("topic", "describe", "orders", "-b", servers).returncode == 2
 
 
-def test_log_verify_names_what_is_damaged(headwater: Run, produce: Any, tmp_path: Path) -> None:
+def test_log_verify_lists_damaged_batches(headwater: Run, produce: Any, tmp_path: Path) -> None:
     with Broker(tmp_path / "log", segment_bytes=300) as broker:
         for n in range(10):
             produce(broker.bootstrap_servers, "orders", [b"%d" % n * 50], partition=0)
@@ -134,7 +134,7 @@ def test_broker_shows_metrics_and_logs_in_json(start: Any, tmp_path: Path) -> No
     with urllib.request.urlopen(url, timeout=20) as page:
         assert b"kafka_brokers 1\n" in page.read()
     with socket.create_connection((host, int(port)), timeout=20) as client:
-        client.sendall(b"GET ")  # as a length it is too long for any request
+        client.sendall(b"GET ")  # read as a length, this exceeds the limit of a request
         assert client.recv(1) == b""
     process.terminate()
     assert process.wait(20) == 0
@@ -143,7 +143,7 @@ def test_broker_shows_metrics_and_logs_in_json(start: Any, tmp_path: Path) -> No
     assert "is it a Kafka client?" in line["message"]
 
 
-def test_broker_runs_until_it_is_told_to_stop(start: Any, produce: Any, tmp_path: Path) -> None:
+def test_broker_runs_until_sigterm(start: Any, produce: Any, tmp_path: Path) -> None:
     process = start("broker", "--listen", "127.0.0.1:0", "--data", tmp_path / "log")
     line = process.stdout.readline()
     assert line.startswith("broker ready at 127.0.0.1:")
@@ -190,7 +190,7 @@ def test_view_query_pages_and_earlier_positions(headwater: Run, views: ViewStore
     now = query("--where", "revenue = 99", "--at-least", "orders:0:4")
     assert (then["rows"], len(now["rows"])) == ([], 1)
     text = headwater("view", "query", "revenue", "--limit", "1", "--data", tmp_path).stdout
-    assert "(more rows: --after " in text
+    assert "(more rows: pass --after " in text
     got = headwater("view", "get", "revenue", "tea", "1", "--as-of", "3", "--data", tmp_path, "-o", "json").stdout
     assert json.loads(got)["rows"][0]["revenue"] == 2.5
 
@@ -203,7 +203,7 @@ def test_view_search(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
     assert [row["day"] for row in json.loads(found)["rows"]] == [1, 2]
 
 
-def test_view_subscribe_and_go_on(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
+def test_view_subscribe_and_resume(headwater: Run, views: ViewStore, tmp_path: Path) -> None:
     def subscribe(*options: str) -> list[Any]:
         done = headwater("view", "subscribe", "revenue", "--silent", "0", *options, "--data", tmp_path)
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -228,7 +228,7 @@ def test_view_subscribe_and_go_on(headwater: Run, views: ViewStore, tmp_path: Pa
         (["rows", "revenue", "--store", "mysql://db"], "expected an address"),
     ],
 )
-def test_bad_questions(
+def test_invalid_queries_of_a_view(
     headwater: Run, views: ViewStore, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     done = headwater("view", *arguments, "--data", tmp_path)

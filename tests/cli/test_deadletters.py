@@ -15,7 +15,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 ORDERS = TopicPartition("orders", 0)
 
 
-def test_letters_are_listed_shown_and_redriven(tmp_path: Path, headwater: Run) -> None:
+def test_dead_letters_are_listed_shown_and_redriven(tmp_path: Path, headwater: Run) -> None:
     with Broker(tmp_path / "data") as broker:
         servers = broker.bootstrap_servers
         with Client(servers) as client:
@@ -47,17 +47,17 @@ def test_letters_are_listed_shown_and_redriven(tmp_path: Path, headwater: Run) -
         redriven = run("redrive", "orders.deadletter", "1", "--value", '{"product": "tea"}')
         assert "orders.deadletter-0@1 was redriven to orders-0@2" in redriven
         assert "was redriven before, to orders-0@2" in run("redrive", "orders.deadletter", "1")
-        assert "1 letters were redriven" in run("redrive", "orders.deadletter", "--all")
+        assert "1 dead letters redriven" in run("redrive", "orders.deadletter", "--all")
         assert json.loads(run("list", "orders.deadletter", "--waiting", "-o", "json"))["letters"] == []
         with Client(servers) as client:
             data = client.fetch(ORDERS, 2)
             assert b'{"product": "tea"}' in data
 
         for arguments, words in [
-            (("redrive", "orders.deadletter"), "name one letter"),
+            (("redrive", "orders.deadletter"), "pass the offset of one dead letter"),
             (("redrive", "orders.deadletter", "9"), "there is no dead letter at offset 9"),
-            (("redrive", "orders.deadletter", "x"), "expected a letter's offset"),
-            (("redrive", "orders.deadletter", "0", "--value", "a", "--from-file", "b"), "found both"),
+            (("redrive", "orders.deadletter", "x"), "expected OFFSET or PARTITION@OFFSET"),
+            (("redrive", "orders.deadletter", "0", "--value", "a", "--from-file", "b"), "not both"),
             (("list", "nothing.deadletter"), "there is no such topic"),
         ]:
             refused = headwater("deadletter", *arguments, "-b", servers)

@@ -1,4 +1,4 @@
-"""`headwater demo`, as a newcomer runs it."""
+"""`headwater demo`, as a new user runs it."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import urllib.request
 from typing import Any
 
 
-def test_demo_ends_by_itself_with_a_summary(headwater: Any) -> None:
+def test_demo_stops_after_some_seconds_with_a_summary(headwater: Any) -> None:
     result = headwater("demo", "--seconds", "1", "--http", "127.0.0.1:0")
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == ""
@@ -16,10 +16,10 @@ def test_demo_ends_by_itself_with_a_summary(headwater: Any) -> None:
     assert "were read by Spark into view `revenue`" in result.stdout
 
 
-def test_demo_ends_cleanly_on_interrupt_and_serves_meanwhile(start: Any) -> None:
+def test_demo_serves_the_console_and_stops_on_ctrl_c(start: Any) -> None:
     process = start("demo", "--http", "127.0.0.1:0")
     lines = []
-    while "look at http://" not in (lines[-1] if lines else ""):
+    while "open http://" not in (lines[-1] if lines else ""):
         line = process.stdout.readline()
         assert line, "".join(lines)
         lines.append(line)
@@ -30,7 +30,7 @@ def test_demo_ends_cleanly_on_interrupt_and_serves_meanwhile(start: Any) -> None
     assert set(rows[0]) == {"product", "window", "revenue", "orders"}
     with urllib.request.urlopen(url) as response:
         assert b"<html" in response.read()
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: the whole group gets it
+    os.killpg(process.pid, signal.SIGINT)  # like a terminal, which signals the whole process group
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == 0, rest
     assert "stopped" in rest

@@ -1,4 +1,4 @@
-"""`headwater doctor`: each check against a small world where it is fine and one where it is not."""
+"""`headwater doctor`: each check in an environment where it passes and in one where it fails."""
 
 import json
 import socket
@@ -30,7 +30,7 @@ app.command()(doctor)
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the `java` shim out of the cache of whoever runs the tests."""
+    """Keep the `java` shim out of the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
@@ -42,7 +42,7 @@ def make_java(home: Path, version: str) -> Path:
     return home
 
 
-def test_report_looks_at_everything(tmp_path: Path) -> None:
+def test_report_has_every_check(tmp_path: Path) -> None:
     home = make_java(tmp_path / "java", "17.0.15")
     result = report({"JAVA_HOME": str(home)}, tmp_path)
     assert [check.name for check in result.checks] == [
@@ -81,7 +81,7 @@ def test_java_of_the_wheel_is_fine(tmp_path: Path) -> None:
     assert check.details[:2] == ("JAVA_HOME: not set", "PATH: no `java` there")
 
 
-def test_java_home_that_is_passed_over_is_a_warning(tmp_path: Path) -> None:
+def test_unusable_java_home_is_a_warning(tmp_path: Path) -> None:
     old = make_java(tmp_path / "old", "11.0.2")
     good = make_java(tmp_path / "good", "21.0.1")
     environ = {"JAVA_HOME": str(old), "PATH": str(good / "bin"), "XDG_CACHE_HOME": str(tmp_path)}
@@ -106,17 +106,17 @@ def test_missing_package_is_a_problem() -> None:
     assert (check.status, check.found) == (Status.PROBLEM, "not installed")
 
 
-def test_data_directory_is_not_made_by_looking(tmp_path: Path) -> None:
+def test_the_check_does_not_create_the_data_directory(tmp_path: Path) -> None:
     check = check_data_directory(tmp_path)
     assert check.status is Status.OK
-    assert "not there yet" in check.found
+    assert "does not exist yet" in check.found
     assert list(tmp_path.iterdir()) == []
 
 
-def test_data_directory_that_is_there(tmp_path: Path) -> None:
+def test_existing_data_directory(tmp_path: Path) -> None:
     (tmp_path / ".headwater").mkdir()
     check = check_data_directory(tmp_path)
-    assert check.found == f"{tmp_path / '.headwater'} can be written"
+    assert check.found == f"{tmp_path / '.headwater'} is writable"
     assert list((tmp_path / ".headwater").iterdir()) == []
 
 
@@ -127,17 +127,17 @@ def test_data_directory_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
     assert check.fix is not None
 
 
-def test_disk_and_memory_are_told_in_gigabytes(tmp_path: Path) -> None:
+def test_disk_and_memory_are_shown_in_gigabytes(tmp_path: Path) -> None:
     assert check_disk(tmp_path).found.endswith(" GB free")
-    assert check_memory().found == f"{memory_bytes() / 2**30:.1f} GB in all"
+    assert check_memory().found == f"{memory_bytes() / 2**30:.1f} GB in total"
 
 
-def test_taken_port_is_told_but_no_fault() -> None:
+def test_port_in_use_is_reported_but_no_problem() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         taken = check_port(port)
     assert (taken.name, taken.status) == (f"port {port}", Status.OK)
-    assert taken.found.startswith("taken")
+    assert taken.found.startswith("in use")
     assert check_port(port).found == "free"
 
 
@@ -157,7 +157,7 @@ def test_problem_gives_exit_code_1_and_the_fix(tmp_path: Path, monkeypatch: pyte
     result = CliRunner().invoke(app, [])
     assert result.exit_code == 1
     assert "x  data directory  cannot write to " in result.stdout
-    assert "fix: run headwater in a directory you may write to" in result.stdout
+    assert "fix: run headwater in a directory that you can write to" in result.stdout
     assert result.stdout.endswith("not ready: see the lines marked x\n")
 
 

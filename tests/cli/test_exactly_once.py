@@ -1,4 +1,4 @@
-"""The README's program, or what it runs on, is killed in the midst of its work; its view is exact all the same."""
+"""The README's program and its processes are killed while it works; its view stays exact."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ Totals = dict[tuple[str, str], tuple[float, int]]
 
 
 class Shop:
-    """Orders without end, out of order and now and then broken, through a client that outlives the broker."""
+    """Produces orders, some out of order and some invalid, with a client that survives restarts of the broker."""
 
     def __init__(self, servers: str) -> None:
         self._producer = Producer(
@@ -92,10 +92,10 @@ def test_view_is_exact_after_kills(start: Any, free_port: int, tmp_path: Path) -
         assert "Spark's Java process has ended by SIGKILL" in output.read_text()
     finally:
         shop.stop()
-    os.kill(process.pid, signal.SIGKILL)  # And now the app itself, with all that is under way.
+    os.kill(process.pid, signal.SIGKILL)  # Then the app itself, with work in progress.
     process.wait()
 
-    # What is left is worked off by a last run, and then the log itself says what the view should be.
+    # A last run processes the rest; the expected view is computed from the log.
     finished: subprocess.Popen[str] = start("run", *options, "--once")
     text, _ = finished.communicate(timeout=PATIENCE_S)
     assert finished.returncode == 0, text
@@ -108,7 +108,7 @@ def test_view_is_exact_after_kills(start: Any, free_port: int, tmp_path: Path) -
 
 
 def kill_below(process: "subprocess.Popen[str]", name: bytes) -> None:
-    """Kill those that the app has started and that have a word in their command."""
+    """Kill the app's child processes whose command line contains a word."""
     killed = 0
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -121,7 +121,7 @@ def kill_below(process: "subprocess.Popen[str]", name: bytes) -> None:
 
 
 def wait_for_progress(data: Path, process: "subprocess.Popen[str]", output: Path) -> None:
-    """Wait until the view has taken two batches more than it has now."""
+    """Wait until the view has committed two more batches."""
     deadline = time.monotonic() + PATIENCE_S
     goal = batch_of(data) + 2
     while batch_of(data) < goal:
@@ -134,7 +134,7 @@ def batch_of(data: Path) -> int:
     try:
         store = ViewStore(data / "views.db", read_only=True)
     except InvalidError:
-        return -1  # it has only just been started
+        return -1  # no batch yet
     progress = store.progress("revenue")
     store.close()
     return -1 if progress is None else progress.batch
@@ -146,7 +146,7 @@ def totals_of(store: ViewStore) -> Totals:
 
 
 def recompute(data: Path) -> tuple[Totals, list[int]]:
-    """The view from the log in plain Python, and the offsets of the records that are no orders."""
+    """Compute the expected view from the log in plain Python, and the offsets of invalid records."""
     amounts: dict[tuple[str, str], list[float]] = defaultdict(list)
     broken = []
     for record in read(data, "orders"):

@@ -27,7 +27,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 class Log:
-    """A broker whose topic `orders` has ten records, a second apart, and the command to look at it."""
+    """A broker with ten records in topic `orders`, one second apart, and a function to run commands."""
 
     def __init__(self, broker: Broker, headwater: Run) -> None:
         self.servers = broker.bootstrap_servers
@@ -80,7 +80,7 @@ def test_a_group_is_listed_and_described_with_its_lag(log: Log, protocol: str) -
                 "member": member["id"], "host": "127.0.0.1",
             }
         ]  # fmt: skip
-        # They are of 1970 and older than the retention of any topic that has one.
+        # The records are from 1970, and so older than any retention.
         assert "retention will soon delete records" in log.run("group", "describe", "readers").stdout
         log.run("topic", "alter", "orders", "retention.ms=-1")
         assert log.json("group", "describe", "readers")["partitions"][0]["at_risk_records"] == 0
@@ -106,7 +106,7 @@ def test_a_group_is_listed_and_described_with_its_lag(log: Log, protocol: str) -
         (["--by-duration", "PT1H"], 10),
     ],
 )
-def test_offsets_are_reset_when_it_is_meant(log: Log, verb: list[str], offset: int) -> None:
+def test_offsets_are_reset_with_execute_only(log: Log, verb: list[str], offset: int) -> None:
     log.commit("readers", 5)
     command = ("group", "reset-offsets", "readers", "--topic", "orders:0", *verb)
     assert log.json(*command) == {
@@ -118,7 +118,7 @@ def test_offsets_are_reset_when_it_is_meant(log: Log, verb: list[str], offset: i
     assert log.committed("readers") == {ORDERS: offset}
 
 
-def test_a_reset_must_say_where_to(log: Log) -> None:
+def test_a_reset_needs_exactly_one_target(log: Log) -> None:
     refused = log.run("group", "reset-offsets", "readers", "--topic", "orders")
     assert (refused.returncode, "exactly one of" in refused.stderr) == (2, True)
     refused = log.run("group", "describe", "nobody")

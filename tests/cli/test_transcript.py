@@ -1,4 +1,4 @@
-"""`headwater transcript`: which hold, in words and as JSON, and the exit code."""
+"""`headwater transcript`: results as text and JSON, and the exit code."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_beams_transcripts_hold() -> None:
     assert "18 transcripts on the simulator: 18 hold, 0 do not" in result.output
 
 
-def test_one_that_does_not_hold_is_named_and_ends_with_1(tmp_path: Path) -> None:
+def test_a_failing_transcript_is_named_and_exits_with_1(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\nwhere: Tumbling(10)\ntranscript:\n  - input: [1]\n  - watermark: 10\n")
     result = CliRunner().invoke(app, ["transcript", str(path), "--output", "json"])

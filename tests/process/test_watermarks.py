@@ -101,9 +101,9 @@ def test_what_a_users_function_must_not_do_is_told(function: Any, message: str) 
 def test_a_topic_takes_a_function_or_a_delay() -> None:
     app = App("shop")
     assert app.topic("orders", watermark=lambda seen: seen.latest).watermark is not None
-    with pytest.raises(InvalidError, match=r"topic 'a': .* also has delay '1 second', which the function decides"):
+    with pytest.raises(InvalidError, match=r"topic 'a': .* cannot be combined with delay='1 second'"):
         app.topic("a", watermark=lambda seen: seen.latest, delay="1 second")
-    with pytest.raises(InvalidError, match=r"topic 'b': watermark='5 seconds' is no function"):
+    with pytest.raises(InvalidError, match=r"topic 'b': watermark='5 seconds' is not a function"):
         app.topic("b", watermark="5 seconds")  # type: ignore[arg-type]
 
 

@@ -1,6 +1,9 @@
-"""The command line: one file for each group of commands. Here the parts are joined.
+"""The command line. `commands` has one module for each group of commands; here they are registered.
 
-Commands import what they need when they run, so that `headwater --help` does not wait for Spark.
+    options, addresses, output, log_format   shared by all commands
+    app_file, view_store                     load an app; open its views
+
+A command imports what it needs when it runs, so that `headwater --help` does not wait for Spark.
 """
 
 import os
@@ -23,7 +26,6 @@ from headwater.cli.commands import (
     run,
     sql,
     topic,
-    topic_admin,
     transcript,
     view,
 )
@@ -45,7 +47,6 @@ app.add_typer(late.app, name="late", rich_help_panel="Apps")
 app.command("rebuild", rich_help_panel="Apps")(rebuild.rebuild)
 app.command("transcript", rich_help_panel="Apps")(transcript.transcript)
 app.command("broker", rich_help_panel="The log")(broker.broker)
-topic_admin.add_commands(topic.app)
 app.add_typer(topic.app, name="topic", rich_help_panel="The log")
 app.add_typer(group.app, name="group", rich_help_panel="The log")
 app.add_typer(queue.app, name="queue", rich_help_panel="The log")
@@ -54,31 +55,31 @@ app.add_typer(quota.app, name="quota", rich_help_panel="The log")
 app.add_typer(log.app, name="log", rich_help_panel="The log")
 app.command("doctor", rich_help_panel="This machine")(doctor.doctor)
 
-INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+INTERRUPTED = 130  # exit code that shells report for a program stopped with Ctrl-C
 
 
 def main() -> None:
-    """Run a command; a mistake of the user's is told in words, with a traceback only on request."""
+    """Run a command; print a user's mistake as a message, with a traceback only if HEADWATER_TRACEBACK is set."""
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
-        told = error if isinstance(error, HeadwaterError) else _as_ours(error)
-        if told is None or os.environ.get("HEADWATER_TRACEBACK"):
+        reported = error if isinstance(error, HeadwaterError) else _full_disk(error)
+        if reported is None or os.environ.get("HEADWATER_TRACEBACK"):
             raise
-        print(f"error: {told}", file=sys.stderr)
-        if told.hint:
-            print(f"hint: {told.hint}", file=sys.stderr)
-        sys.exit(told.exit_code)
+        print(f"error: {reported}", file=sys.stderr)
+        if reported.hint:
+            print(f"hint: {reported.hint}", file=sys.stderr)
+        sys.exit(reported.exit_code)
 
 
-def _as_ours(error: Exception) -> HeadwaterError | None:
-    """A full disk is no mistake of ours, wherever it is met: in Python, in SQLite, in Spark's Java."""
+def _full_disk(error: Exception) -> HeadwaterError | None:
+    """Return a message for an error caused by a full disk, in Python, SQLite or Spark's Java; None for others."""
     from headwater.spark.pipeline.failures import lack_of_room
 
     found = lack_of_room(str(error))
     if found is None:
         return None
-    hint = "make room and start it again: it goes on where it was"
-    return UnavailableError(f"cannot go on, the disk is full: {found}", hint=hint)
+    hint = "free some space and start again: it continues where it stopped"
+    return UnavailableError(f"cannot continue, the disk is full: {found}", hint=hint)

@@ -1,4 +1,4 @@
-"""Loads a user's app file; what is wrong with it is told with file and line, and without our own frames."""
+"""Load the Python file of an app; report its errors with file and line, without frames of our own code."""
 
 import importlib.util
 import os
@@ -11,10 +11,10 @@ from headwater.errors import HeadwaterError, InvalidError
 
 
 def load_app(path: Path, name: str | None = None) -> App:
-    """Import the file and return its app, or the one with that name where it has several."""
+    """Import the file and return its app; `name` selects one if the file has several."""
     if not path.is_file():
         raise InvalidError(
-            f"cannot run {str(path)!r}: there is no such file", hint="name a Python file with an hw.App"
+            f"cannot run {str(path)!r}: the file does not exist", hint="pass a Python file with an hw.App"
         )
     module = _import(path.resolve())
     apps = {value.name: value for value in vars(module).values() if isinstance(value, App)}
@@ -24,7 +24,7 @@ def load_app(path: Path, name: str | None = None) -> App:
         found = ", ".join(sorted(apps)) or "none"
         raise InvalidError(
             f"cannot run {str(path)!r}: expected one app{f' named {name!r}' if name else ''}, found: {found}",
-            hint='an app is made by `app = hw.App("shop")`; --app chooses among several',
+            hint='create an app with `app = hw.App("shop")`; choose among several with --app',
         )
     (app,) = apps.values()
     if not app.queries:
@@ -36,7 +36,7 @@ def load_app(path: Path, name: str | None = None) -> App:
 
 
 def _import(path: Path) -> object:
-    # Modules beside the file can be imported by it, here and in Spark's workers.
+    # The file can import modules in its folder, here and in Spark's workers.
     folder = str(path.parent)
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))

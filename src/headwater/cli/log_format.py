@@ -1,4 +1,4 @@
-"""How the program's log is written: for people, or as JSON for those who collect logs."""
+"""The format of log messages on stderr: text for people, or JSON for log collectors."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ TEXT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the traceback where there is one."""
+    """Formats each message as a JSON object with time, level, logger, message and traceback, if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up_logging(log_format: str) -> None:
-    """Write the log to stderr; `log_format` is text or json."""
+    """Write log messages to stderr; `log_format` is text or json."""
     formatters = {"text": logging.Formatter(TEXT), "json": JsonLines()}
     if log_format not in formatters:
         raise InvalidError(f"cannot read --log-format {log_format!r}: expected {', '.join(formatters)}")

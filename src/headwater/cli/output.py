@@ -1,4 +1,4 @@
-"""How commands print: for people as a table, for programs as JSON with the names of the HTTP API."""
+"""Print the results of commands: as a table, or as JSON with the field names of the HTTP API."""
 
 import json
 import sys
@@ -10,14 +10,14 @@ import typer
 
 
 class OutputFormat(StrEnum):
-    """The two shapes in which a command prints its result."""
+    """Output format of a command."""
 
     TEXT = "text"
     JSON = "json"
 
 
 OutputOption = Annotated[
-    OutputFormat, typer.Option("--output", "-o", help="A table for people, or JSON for programs.")
+    OutputFormat, typer.Option("--output", "-o", help="Output format: a table, or JSON for programs.")
 ]
 
 
@@ -28,7 +28,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows under column names; numbers stand to the right."""
+    """Print rows as a table; columns of numbers are aligned right."""
     from rich.console import Console
     from rich.table import Table
 
@@ -38,7 +38,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    # Piped output is not cut to the width of a screen that is not there.
+    # Do not wrap piped output to the width of a terminal.
     Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 10_000).print(table)
 
 
@@ -55,5 +55,5 @@ def _cell(value: Any) -> str:
 
 
 def _time(text: str) -> str:
-    """Leave out microseconds that are none."""
+    """Remove zero microseconds from a timestamp."""
     return text.replace(".000000Z", "Z") if text.endswith("Z") else text

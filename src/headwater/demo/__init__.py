@@ -1,1 +1,1 @@
-"""The demo: a small shop, its traffic, and the app that adds up its revenue."""
+"""The demo: the README's app (`shop`), and the orders for it (`traffic`)."""

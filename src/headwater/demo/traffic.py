@@ -1,7 +1,7 @@
-"""Customers of the demo's shop: orders a few times a second, through an ordinary Kafka client.
+"""Generate the orders of the demo's shop, with an ordinary Kafka client.
 
-Some are a few seconds late, as phones on trains are, and one in a few hundred is not a proper order at all, so
-that the dead-letter topic has something to show.
+Some orders are a few seconds late, and one in a few hundred does not match the schema, so that the demo shows late
+rows and dead letters, too.
 """
 
 import json
@@ -23,7 +23,7 @@ _FLUSH_S = 10
 
 
 class Traffic:
-    """Produces orders in a thread until it is stopped."""
+    """A thread that produces orders until it is stopped."""
 
     def __init__(self, bootstrap_servers: str, clock: Clock, *, seed: int | None = None) -> None:
         self._bootstrap_servers = bootstrap_servers

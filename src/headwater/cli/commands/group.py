@@ -1,4 +1,4 @@
-"""`headwater group`: consumer groups, how far behind they are, and moving them."""
+"""`headwater group`: list groups with their lag, reset their offsets, delete them."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.commands.topic import BootstrapOption
+from headwater.cli.options import BootstrapOption, ExecuteOption, GroupArgument
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List and describe groups, reset their offsets, delete them.", no_args_is_help=True)
 
-GroupArgument = Annotated[str, typer.Argument(help="Name of the group.")]
-ExecuteOption = Annotated[bool, typer.Option("--execute", help="Do it; otherwise it is only shown.")]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where offsets are to be set: one of these, or else the oldest record."""
+    """The new offset of a group: one of these, or the oldest record if none is set."""
 
     latest: bool = False
     offset: int | None = None
@@ -33,7 +30,7 @@ class Target:
 def list_groups(
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092", output: OutputOption = OutputFormat.TEXT
 ) -> None:
-    """List groups of every kind, with their state and how many records they have still to read.
+    """List groups of all types with their state and lag.
 
     Example: headwater group list --output json
     """
@@ -63,9 +60,9 @@ def describe_group(
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Show where a group stands in each partition, and which member reads it.
+    """Show the group's offset in each partition, and the member that reads it.
 
-    Records that it has not read and that retention will delete soon are told as `at_risk_records`.
+    `at_risk_records` is the number of unread records that retention will delete soon.
 
     Example: headwater group describe readers
     """
@@ -75,12 +72,12 @@ def describe_group(
 
     with Client(bootstrap_servers) as client:
         info = group_client.find_group(client, name)
-        those = group_client.members(client, info)
-        places = positions(client, info)
-    readers = {tp: member for member in those for tp in member.partitions}
+        members = group_client.members(client, info)
+        found = positions(client, info)
+    readers = {tp: member for member in members for tp in member.partitions}
     rows: list[dict[str, Any]] = []
-    for tp in sorted({*places, *readers}):
-        at, member = places.get(tp), readers.get(tp)
+    for tp in sorted({*found, *readers}):
+        at, member = found.get(tp), readers.get(tp)
         rows.append(
             {
                 "topic": tp.topic,
@@ -97,11 +94,11 @@ def describe_group(
         print_json(
             {
                 "group": info.id, "type": info.kind, "state": info.state, "partitions": rows,
-                "members": [{"id": m.id, "client_id": m.client_id, "host": m.host} for m in those],
+                "members": [{"id": m.id, "client_id": m.client_id, "host": m.host} for m in members],
             }
         )  # fmt: skip
         return
-    print(f"{info.id}: {info.kind}, {info.state}, {len(those)} members")
+    print(f"{info.id}: {info.kind}, {info.state}, {len(members)} members")
     print_table(
         ["topic", "partition", "offset", "end", "lag_records", "at_risk_records", "member", "host"],
         [list(row.values()) for row in rows],
@@ -109,29 +106,29 @@ def describe_group(
     if sum(row["at_risk_records"] or 0 for row in rows):
         print(
             "retention will soon delete records that the group has not read: let it catch up, "
-            "or raise retention.ms or retention.bytes of the topic"
+            "or increase retention.ms or retention.bytes of the topic"
         )
 
 
 @app.command("reset-offsets")
 def reset_offsets(  # an option for each of the verbs that Kafka's own tool has
     name: GroupArgument,
-    topic: Annotated[list[str], typer.Option("--topic", "-t", help="Topic, or topic:partition; may be repeated.")],
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the newest record.")] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, help="To this offset.")] = None,
+    topic: Annotated[list[str], typer.Option("--topic", "-t", help="Topic or topic:partition; may be repeated.")],
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the oldest record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the end of the log.")] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, help="Reset to this offset.")] = None,
     to_datetime: Annotated[
-        datetime | None, typer.Option(help="To the first record of this time (UTC unless it says otherwise).")
+        datetime | None, typer.Option(help="Reset to the first record at or after this time, in UTC by default.")
     ] = None,
     by_duration: Annotated[
-        str | None, typer.Option(help="To the first record that is no older than this, such as PT1H.")
+        str | None, typer.Option(help="Reset to the first record no older than this, such as PT1H.")
     ] = None,
-    shift_by: Annotated[int | None, typer.Option(help="By so many records, back if below zero.")] = None,
+    shift_by: Annotated[int | None, typer.Option(help="Shift by this many records; negative shifts back.")] = None,
     execute: ExecuteOption = False,
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:  # fmt: skip
-    """Move a group that has no members, in some topics. Without --execute it is only shown.
+    """Reset the offsets of a group without members. Without --execute, only show the new offsets.
 
     Example: headwater group reset-offsets readers --topic orders --to-earliest --execute
     """
@@ -150,12 +147,12 @@ def reset_offsets(  # an option for each of the verbs that Kafka's own tool has
     verbs = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, by_duration is not None]
     if sum([*verbs, shift_by is not None]) != 1:
         raise InvalidError(
-            "say where to: exactly one of --to-earliest, --to-latest, --to-offset, --to-datetime, "
+            "cannot reset offsets: pass exactly one of --to-earliest, --to-latest, --to-offset, --to-datetime, "
             "--by-duration and --shift-by"
         )
     target = Target(latest=to_latest, offset=to_offset, time_ms=time_ms, shift=shift_by)
     with Client(bootstrap_servers) as client:
-        partitions = _asked_partitions(client, topic)
+        partitions = _parse_partitions(client, topic)
         before = group_client.committed(client, name)
         after = _offsets_at(client, partitions, before, target)
         if execute:
@@ -168,12 +165,12 @@ def reset_offsets(  # an option for each of the verbs that Kafka's own tool has
     else:
         print_table(columns, rows)
         if not execute:
-            print("nothing was changed; --execute does it")
+            print("nothing changed; pass --execute to make the change")
 
 
 @app.command("delete")
 def delete_group(name: GroupArgument, bootstrap_servers: BootstrapOption = "127.0.0.1:9092") -> None:
-    """Delete a group that has no members, and what it has committed.
+    """Delete a group without members, and its committed offsets.
 
     Example: headwater group delete readers
     """
@@ -182,13 +179,13 @@ def delete_group(name: GroupArgument, bootstrap_servers: BootstrapOption = "127.
 
     with Client(bootstrap_servers) as client:
         group_client.delete(client, name)
-    print(f"group {name} is deleted")
+    print(f"group {name} deleted")
 
 
 def _offsets_at(
     client: "Client", partitions: "list[TopicPartition]", before: "dict[TopicPartition, int]", target: Target
 ) -> "dict[TopicPartition, int]":
-    """The offsets that a target means, none outside of what the log holds."""
+    """Return the offsets of a target, limited to the range of offsets in the log."""
     from headwater.transmit.client.client import EARLIEST, LATEST
 
     first, last = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
@@ -203,19 +200,19 @@ def _offsets_at(
     return {tp: min(max(wanted[tp], first[tp]), last[tp]) for tp in partitions}
 
 
-def _asked_partitions(client: "Client", asked: list[str]) -> "list[TopicPartition]":
-    """Read `orders` or `orders:3`."""
+def _parse_partitions(client: "Client", names: list[str]) -> "list[TopicPartition]":
+    """Parse names such as `orders` or `orders:3`."""
     from headwater.errors import InvalidError
     from headwater.record import TopicPartition
 
     found: list[TopicPartition] = []
-    for text in asked:
+    for text in names:
         name, _, number = text.partition(":")
         info = client.topics([name]).get(name)
         if info is None:
-            raise InvalidError(f"there is no topic {name!r}", hint="headwater topic list")
+            raise InvalidError(f"topic {name!r} does not exist", hint="headwater topic list")
         if number and (not number.isdigit() or int(number) not in info.leaders):
-            raise InvalidError(f"there is no partition {number!r} in topic {name!r}")
+            raise InvalidError(f"topic {name!r} has no partition {number!r}")
         numbers = [int(number)] if number else sorted(info.leaders)
         found += [TopicPartition(name, n) for n in numbers]
     return found

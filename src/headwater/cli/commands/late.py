@@ -1,21 +1,22 @@
-"""`headwater late`: rows that came after their window had closed. None is lost, and here is each."""
+"""`headwater late`: list and reprocess rows that arrived after their window had closed."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headwater.cli.commands.view import DATA, DataOption, NameArgument, StoreOption, open_store
+from headwater.cli.options import DATA, AppOption, DataOption, LimitOption, StoreOption, ViewArgument
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
+from headwater.cli.view_store import open_store
 
-app = typer.Typer(help="Look at rows that came too late, and bring them in.", no_args_is_help=True)
+app = typer.Typer(help="List rows that arrived too late, and reprocess them.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_late(
     data: DataOption = DATA, address: StoreOption = None, output: OutputOption = OutputFormat.TEXT
 ) -> None:
-    """Say for each view how many rows came too late.
+    """List the views with the number of their late rows.
 
     Example: headwater late list
     """
@@ -32,14 +33,14 @@ def list_late(
 
 @app.command()
 def rows(
-    view: NameArgument,
-    after: Annotated[int, typer.Option(min=0, help="Show the rows behind this number.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, help="How many rows at the most.")] = 100,
+    view: ViewArgument,
+    after: Annotated[int, typer.Option(min=0, help="Show rows with a greater number.")] = 0,
+    limit: LimitOption = 100,
     data: DataOption = DATA,
     address: StoreOption = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Show the late rows of a view: how late each was, which window it missed, which pane had been the last.
+    """Show the late rows of a view: how late each was, the window it missed, and that window's last pane.
 
     Example: headwater late rows revenue --limit 20
     """
@@ -56,23 +57,25 @@ def rows(
 @app.command()
 def reprocess(
     file: Annotated[Path, typer.Argument(help="Python file with the app.", show_default=False)],
-    view: NameArgument,
+    view: ViewArgument,
     bootstrap_servers: Annotated[
         str | None,
-        typer.Option("--bootstrap-servers", "-b", help="The log, if it is Kafka or that of an app that runs."),
+        typer.Option(
+            "--bootstrap-servers", "-b", help="Address of the log, if it is Kafka or the log of a running app."
+        ),
     ] = None,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     data: DataOption = DATA,
     address: StoreOption = None,
-    name: Annotated[str | None, typer.Option("--app", help="Which app, where the file has several.")] = None,
+    name: AppOption = None,
 ) -> None:
-    """Compute the windows again that rows came too late for, from all that is in the log.
+    """Recompute the windows that have late rows, from all records in the log.
 
     Example: headwater late reprocess shop.py revenue
 
     Example: headwater late reprocess shop.py revenue --bootstrap-servers 127.0.0.1:9092
     """
-    from headwater.assembly.app import log_of
+    from headwater.assembly.log import log_address
     from headwater.cli.app_file import load_app
     from headwater.spark.pipeline.reprocess import reprocess_late
     from headwater.spark.session.session import spark_session
@@ -83,7 +86,7 @@ def reprocess(
     store = open_store(data, address, to_write=True)
     log_file = data / "logs" / "spark-late.log"
     with (
-        log_of(data, bootstrap_servers) as servers,
+        log_address(data, bootstrap_servers) as servers,
         spark_session("late", master=master, log_file=log_file) as spark,
     ):
         count = reprocess_late(
@@ -93,4 +96,4 @@ def reprocess(
             servers,
             exclusions_of(data, loaded.name, wanted, servers),
         )
-    print(f"view {view}: {count} late rows are in now")
+    print(f"view {view}: {count} late rows reprocessed")

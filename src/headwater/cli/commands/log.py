@@ -1,4 +1,4 @@
-"""`headwater log`: the files of a log."""
+"""`headwater log`: check the files of a log."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,12 +7,12 @@ import typer
 
 from headwater.cli.output import OutputFormat, OutputOption, print_json
 
-app = typer.Typer(help="Look after the files of a log.", no_args_is_help=True)
+app = typer.Typer(help="Check the files of a log.", no_args_is_help=True)
 
 
 @app.callback()
 def log() -> None:
-    """Look after the files of a log."""
+    """Check the files of a log."""
 
 
 @app.command("verify")
@@ -20,9 +20,9 @@ def verify(
     data: Annotated[Path, typer.Option(help="Directory of the log.")] = Path(".headwater/broker"),
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Read every record batch, check it, and name what is damaged; exits with 1 if something is.
+    """Verify every record batch and list the damaged ones; exit with 1 if there are any.
 
-    Nothing is changed, and a broker may be running meanwhile.
+    Changes nothing. The broker may be running.
 
     Example: headwater log verify --data ./log
     """
@@ -30,7 +30,9 @@ def verify(
     from headwater.transmit.log.verify import verify_logs
 
     if not (data / "log").is_dir():
-        raise InvalidError(f"there is no log in {str(data)!r}", hint="name a broker's directory with --data")
+        raise InvalidError(
+            f"cannot verify: {str(data)!r} contains no log", hint="pass the data directory of a broker with --data"
+        )
     found = list(verify_logs(data / "log"))
     damaged = [segment for segment in found if segment.damage is not None]
     if output is OutputFormat.JSON:
@@ -57,10 +59,12 @@ def verify(
             if segment.damage is not None:
                 print(segment.damage)
             elif segment.torn_bytes:
-                print(f"{segment.path} ends in {segment.torn_bytes} bytes that the next start cuts off")
+                print(
+                    f"{segment.path} ends with {segment.torn_bytes} incomplete bytes, which the next start removes"
+                )
         print(
             f"{len(found)} segments, {sum(s.batches for s in found)} batches, "
-            f"{sum(s.size for s in found)} bytes: {len(damaged)} segments are damaged"
+            f"{sum(s.size for s in found)} bytes: {len(damaged)} segments damaged"
         )
     if damaged:
         raise typer.Exit(1)

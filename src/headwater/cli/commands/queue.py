@@ -1,11 +1,10 @@
-"""`headwater queue`: share groups, what waits in them, and their dead letters."""
+"""`headwater queue`: share groups, their waiting records and their dead letters."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.commands.group import ExecuteOption, GroupArgument
-from headwater.cli.commands.topic import BootstrapOption
+from headwater.cli.options import BootstrapOption, ExecuteOption, GroupArgument
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ app = typer.Typer(help="List queues (share groups), redrive their dead letters, 
 def list_queues(
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092", output: OutputOption = OutputFormat.TEXT
 ) -> None:
-    """List share groups: members, records that wait, dead letters that were not redriven.
+    """List share groups with their members, waiting records and dead letters that were not redriven.
 
     Example: headwater queue list --output json
     """
@@ -59,7 +58,7 @@ def show_queue(
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Show where a share group stands in each partition, its settings and its dead letters.
+    """Show the position of a share group in each partition, its configs and its dead letters.
 
     Example: headwater queue show workers
     """
@@ -71,7 +70,7 @@ def show_queue(
         info = _find(client, name)
         starts = group_client.share_starts(client, name)
         ends = client.offsets(starts, LATEST)
-        those = group_client.members(client, info)
+        members = group_client.members(client, info)
         configs = group_client.group_configs(client, name)
         letters = _letters(client, name, RedriveMarks(client))
     columns = ["topic", "partition", "start", "end", "waiting_records"]
@@ -96,12 +95,12 @@ def show_queue(
                         "id": m.id, "client_id": m.client_id, "host": m.host,
                         "partitions": [str(p) for p in m.partitions],
                     }
-                    for m in those
+                    for m in members
                 ],
             }
         )  # fmt: skip
         return
-    print(f"{name}: {info.state}, {len(those)} members, {len(dead)} dead letters")
+    print(f"{name}: {info.state}, {len(members)} members, {len(dead)} dead letters")
     print_table(columns, rows)
     if dead:
         print_table(["topic", "partition", "offset", "deliveries", "reason"], [list(d.values()) for d in dead])
@@ -110,15 +109,17 @@ def show_queue(
 @app.command("redrive")
 def redrive_queue(
     name: GroupArgument,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="No more than this.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of dead letters.")
+    ] = None,
     execute: ExecuteOption = False,
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Append the records of a queue's dead letters to their topics again, for a new try.
+    """Append the records of a queue's dead letters to their topics again, for another attempt.
 
-    Each letter is redriven once; every group that reads the topic sees the record again. Without --execute it is
-    only shown.
+    Each dead letter is redriven once. Every group that reads the topic receives the record again.
+    Without --execute, only show what would be redriven.
 
     Example: headwater queue redrive workers --execute
     """
@@ -141,9 +142,9 @@ def redrive_queue(
         return
     print(f"{redriven} dead letters of {name} {'were redriven' if execute else 'can be redriven'}")
     if lost:
-        print(f"{lost} have no record any more: the log has deleted it and the letter holds no copy")
+        print(f"{lost} cannot be redriven: the log has deleted the record and the dead letter has no copy")
     if not execute:
-        print("nothing was changed; --execute does it")
+        print("nothing changed; pass --execute to make the change")
 
 
 @app.command("purge")
@@ -153,7 +154,7 @@ def purge_queue(
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Skip every record that waits in a queue without members. Without --execute it is only shown.
+    """Skip all waiting records of a queue without members. Without --execute, only show how many.
 
     Example: headwater queue purge workers --execute
     """
@@ -169,9 +170,9 @@ def purge_queue(
     if output is OutputFormat.JSON:
         print_json({"queue": name, "executed": execute, "purged": waiting})
         return
-    print(f"{waiting} records of {name} {'were skipped' if execute else 'wait'}")
+    print(f"{waiting} records of {name} {'were skipped' if execute else 'are waiting'}")
     if not execute:
-        print("nothing was changed; --execute skips them")
+        print("nothing changed; pass --execute to skip them")
 
 
 def _find(client: "Client", name: str) -> Any:
@@ -181,13 +182,13 @@ def _find(client: "Client", name: str) -> Any:
     info = group_client.find_group(client, name)
     if info.kind != group_client.SHARE:
         raise InvalidError(
-            f"{name!r} is no queue but a {info.kind} group", hint=f"headwater group describe {name}"
+            f"{name!r} is a {info.kind} group, not a queue", hint=f"headwater group describe {name}"
         )
     return info
 
 
 def _letters(client: "Client", group: str, marks: "RedriveMarks") -> "list[DeadLetter]":
-    """A queue's dead letters that were not redriven."""
+    """Return the dead letters of a queue that were not redriven."""
     from headwater.transmit.client import groups as group_client
     from headwater.transmit.client.redrive import letters_of
     from headwater.transmit.groups.settings import DEADLETTER_TOPIC

@@ -1,10 +1,10 @@
-"""`headwater quota`: how fast clients may produce and fetch."""
+"""`headwater quota`: limit the rates of clients and users."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.commands.topic import BootstrapOption
+from headwater.cli.options import BootstrapOption
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, set and remove quotas of clients and users.", no_args_is_help=True)
 
-UserOption = Annotated[str | None, typer.Option("--user", help="For this user; nobody logs in: ANONYMOUS.")]
-ClientOption = Annotated[str | None, typer.Option("--client-id", help="For clients of this client.id.")]
+UserOption = Annotated[
+    str | None,
+    typer.Option("--user", help="User that the quota is for; without authentication every user is ANONYMOUS."),
+]
+ClientOption = Annotated[str | None, typer.Option("--client-id", help="client.id that the quota is for.")]
 UserDefaultOption = Annotated[
-    bool, typer.Option("--user-default", help="For each user without a quota of its own.")
+    bool, typer.Option("--user-default", help="Default for each user without a quota of its own.")
 ]
 ClientDefaultOption = Annotated[
-    bool, typer.Option("--client-id-default", help="For each client.id without a quota of its own.")
+    bool, typer.Option("--client-id-default", help="Default for each client.id without a quota of its own.")
 ]
 
 
@@ -26,7 +29,7 @@ ClientDefaultOption = Annotated[
 def list_all(
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092", output: OutputOption = OutputFormat.TEXT
 ) -> None:
-    """List every quota and whom it is for.
+    """List all quotas and the users and clients they are for.
 
     Example: headwater quota list --output json
     """
@@ -52,7 +55,7 @@ def set_quotas(
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Set quotas: producer_byte_rate and consumer_byte_rate in bytes a second, request_percentage of a thread.
+    """Set quotas: producer_byte_rate and consumer_byte_rate in bytes per second, request_percentage of one thread.
 
     Example: headwater quota set producer_byte_rate=1048576 --client-id loader
     """
@@ -74,7 +77,7 @@ def remove_quotas(
     bootstrap_servers: BootstrapOption = "127.0.0.1:9092",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Remove quotas; the next more general one holds, if there is one.
+    """Remove quotas; the next more general quota applies, if there is one.
 
     Example: headwater quota remove producer_byte_rate --client-id loader
     """
@@ -87,15 +90,15 @@ def _alter(servers: str, entity: "Entity", changes: "dict[str, float | None]", o
     from headwater.transmit.client.quotas import alter_quotas, list_quotas
 
     with Client(servers) as client:
-        # Asked before, because Apache Kafka may not know yet what it has just been told.
+        # Read before the change, because Apache Kafka may return the old quotas for a while after it.
         before = list_quotas(client).get(entity, {})
         alter_quotas(client, entity, changes)
     left = {key: value for key, value in {**before, **changes}.items() if value is not None}
     if output is OutputFormat.JSON:
         print_json({**_as_json(entity), "values": left})
     else:
-        said = ", ".join(f"{key} = {value:.10g}" for key, value in left.items())
-        print(f"{entity}: {said or 'no quotas'}")
+        text = ", ".join(f"{key} = {value:.10g}" for key, value in left.items())
+        print(f"{entity}: {text or 'no quotas'}")
 
 
 def _entity(user: str | None, client_id: str | None, *, user_default: bool, client_id_default: bool) -> "Entity":
@@ -103,13 +106,16 @@ def _entity(user: str | None, client_id: str | None, *, user_default: bool, clie
     from headwater.transmit.quotas import DEFAULT, Entity
 
     if (user is not None and user_default) or (client_id is not None and client_id_default):
-        raise InvalidError("say either a name or the default, not both")
+        raise InvalidError("cannot set quotas: pass either a name or the default, not both")
     if "" in (user, client_id):
-        raise InvalidError("a name is empty", hint="--user-default and --client-id-default mean everybody else")
+        raise InvalidError(
+            "cannot set quotas: the name is empty", hint="use --user-default or --client-id-default for all others"
+        )
     entity = Entity(DEFAULT if user_default else user, DEFAULT if client_id_default else client_id)
     if entity == Entity():
         raise InvalidError(
-            "say whom the quota is for", hint="--client-id, --user, --client-id-default or --user-default"
+            "cannot set quotas: no user or client is named",
+            hint="pass --client-id, --user, --client-id-default or --user-default",
         )
     return entity
 
@@ -124,7 +130,7 @@ def _number(text: str, value: str) -> float:
 
 
 def _as_json(entity: "Entity") -> dict[str, Any]:
-    """As Kafka has it: a part that is there without a name is the default."""
+    """Return an entity as Kafka's tools show it, where null is the default entity."""
     from headwater.transmit.quotas import DEFAULT, ENTITY_TYPES
 
     return {

@@ -1,4 +1,4 @@
-"""`headwater rebuild`: state can be thrown away. What a query has computed is computed anew from the log."""
+"""`headwater rebuild`: recompute a view from the log, or restart a query with a new checkpoint."""
 
 import time
 from enum import StrEnum
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.commands.view import DATA, DataOption, StoreOption, open_store
+from headwater.cli.options import DATA, DataOption, StoreOption
+from headwater.cli.view_store import open_store
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
-from headwater.locks import FolderLock
 
 if TYPE_CHECKING:
     from headwater.store.facts import FactStore
@@ -17,33 +17,35 @@ if TYPE_CHECKING:
     from headwater.store.views import ViewStore
 
 WATCH_EVERY_S = 0.5
-TELL_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0
 
 
 class From(StrEnum):
-    """Where a query begins that is not rebuilt beside the old one."""
+    """The first record of a query that is restarted instead of rebuilt."""
 
     START = "start"
     NOW = "now"
 
 
 def rebuild(
-    name: Annotated[str, typer.Argument(help="The view, or with --from also the sink.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="Name of the view; with --from, of a view or a sink.", show_default=False)
+    ],
     since: Annotated[
         From | None,
         typer.Option(
             "--from",
-            help="start: forget what there is and begin with the first record; now: keep it, and go on from here "
-            "with empty state. The app must not run.",
+            help="start: discard the results and start with the first record; now: keep the results and continue "
+            "from here with empty state. The app must not be running.",
         ),
     ] = None,
     data: DataOption = DATA,
     address: StoreOption = None,
 ) -> None:
-    """Compute a view anew from the log, beside the running one, and swap it in when it has caught up.
+    """Recompute a view from the log alongside the current one, and swap it in when it has caught up.
 
-    The app does it: the one that runs, or else the next one that is run with this data directory. Nothing of the
-    view is missing meanwhile, and whoever follows it is told to read it again when it is swapped.
+    The running app does this, or the next one that is run with this data directory. The current view stays
+    readable until the swap; then subscribers receive the new rows.
 
     Example: headwater rebuild revenue
 
@@ -63,7 +65,7 @@ def rebuild(
     generations = Generations(store)
     generation = generations.ask_rebuild(name)
     if not _is_running(data):
-        print(f"view {name} will be rebuilt when the app runs next; until it is swapped in, it is what it was")
+        print(f"view {name} will be rebuilt when the app runs next; until then it stays as it is")
         return
     _watch(generations, facts, generation)
 
@@ -71,41 +73,41 @@ def rebuild(
 def _check_name(name: str, known: list[str]) -> None:
     if name not in known:
         raise InvalidError(
-            f"cannot rebuild {name!r}: there is no such view; there are: {', '.join(known) or 'none'}"
+            f"cannot rebuild {name!r}: no view has this name; the views are: {', '.join(known) or 'none'}"
         )
 
 
 def _restart(store: "ViewStore", data: Path, name: str, since: From) -> None:
+    from headwater.assembly.run import pipeline_lock
     from headwater.spark.pipeline.new_checkpoint import restart_from_here, restart_from_start
 
-    lock = FolderLock(data, "pipeline.lock", holder="pipeline")
-    try:
+    with pipeline_lock(data):
         restart = restart_from_start if since is From.START else restart_from_here
         restart(store, data / "checkpoints", name)
-    finally:
-        lock.release()
-    begins = "with the first record" if since is From.START else "with the records behind those it has read"
-    print(f"{name} begins {begins} when the app runs next")
+    first = "the first record" if since is From.START else "the first record it has not read"
+    print(f"{name} will start with {first} when the app runs next")
 
 
 def _is_running(data: Path) -> bool:
+    from headwater.assembly.run import pipeline_lock
+
     try:
-        FolderLock(data, "pipeline.lock", holder="pipeline").release()
+        with pipeline_lock(data):
+            return False
     except ConflictError:
         return True
-    return False
 
 
 def _watch(generations: "Generations", facts: "FactStore", generation: "Generation") -> None:
-    """Tell how far the app has come with it, until it is done."""
-    name, told = generation.query, 0.0
-    print(f"rebuilding view {name}; Ctrl-C ends the watching, not the rebuild", flush=True)
+    """Report the progress of a rebuild until it ends."""
+    name, reported_at = generation.query, 0.0
+    print(f"rebuilding view {name}; Ctrl-C stops this report, not the rebuild", flush=True)
     while generation in generations.rebuilds():
         time.sleep(WATCH_EVERY_S)
         latest = facts.latest(generation.name)
         behind = latest[0].body.get("behindRecords") if latest else None
-        if behind is not None and time.monotonic() - told > TELL_EVERY_S:
-            told = time.monotonic()
+        if behind is not None and time.monotonic() - reported_at > REPORT_EVERY_S:
+            reported_at = time.monotonic()
             print(f"  {behind:,} records behind", flush=True)
     if generations.current(name) != generation:
         notes = [fact.body["note"] for fact in facts.latest(name, limit=20) if fact.body.get("note")]

@@ -1,4 +1,4 @@
-"""`headwater run`: a user's app, with everything it needs."""
+"""`headwater run`: run an app with its log, Spark, views and console."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 
 from headwater.cli.addresses import parse_address
+from headwater.cli.options import AppOption
 from headwater.errors import InvalidError
 
 
 def parse_conf(settings: list[str]) -> dict[str, str]:
-    """Settings as Spark's own commands take them."""
+    """Parse `KEY=VALUE` settings, as `spark-submit --conf` takes them."""
     for setting in settings:
         key, is_pair, _ = setting.partition("=")
         if not key or not is_pair:
@@ -22,10 +23,10 @@ def run(
     file: Annotated[Path, typer.Argument(help="Python file with an hw.App.", show_default=False)],
     bootstrap_servers: Annotated[
         str | None,
-        typer.Option("--bootstrap-servers", "-b", help="Kafka to read from, instead of the embedded log."),
+        typer.Option("--bootstrap-servers", "-b", help="Kafka brokers to use instead of the embedded log."),
     ] = None,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
-    once: Annotated[bool, typer.Option("--once", help="Process what is in the log, then exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process the records in the log, then exit.")] = False,
     data: Annotated[
         Path, typer.Option(help="Directory for log, views and checkpoints.", envvar="HEADWATER_DATA")
     ] = Path(".headwater"),
@@ -34,15 +35,15 @@ def run(
     store: Annotated[
         str | None,
         typer.Option(
-            help="Address of the PostgreSQL that keeps the views; otherwise the app's own, or a file in --data.",
+            help="Address of a PostgreSQL database for the views; defaults to the app's, or a file in --data.",
             envvar="HEADWATER_STORE",
         ),
     ] = None,
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", help="A setting for Spark, KEY=VALUE; can be given several times."),
+        typer.Option("--conf", help="A setting for Spark, KEY=VALUE; may be repeated."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--app", help="Which app, where the file has several.")] = None,
+    name: AppOption = None,
 ) -> None:
     """Run an app: embedded log, Spark, views and console, until Ctrl-C.
 
@@ -52,7 +53,8 @@ def run(
 
     Example: headwater run shop.py --conf spark.sql.shuffle.partitions=8
     """
-    from headwater.assembly.app import RunSettings, running, stopping_politely
+    from headwater.assembly.run import clean_shutdown, running_app
+    from headwater.assembly.settings import RunSettings
     from headwater.cli.app_file import load_app
 
     settings = RunSettings(
@@ -66,16 +68,18 @@ def run(
         conf=parse_conf(conf or []),
     )
     app = load_app(file, name)
-    with stopping_politely(), running(app, settings, lambda text: print(text, flush=True)) as it:
+    with clean_shutdown(), running_app(app, settings, lambda text: print(text, flush=True)) as running:
         queries = ", ".join(query.name for query in app.queries)
-        print(f"running {app.name}: {queries}" + ("" if once else "; Ctrl-C ends it"), flush=True)
-        it.spark.run()
+        print(f"running {app.name}: {queries}" + ("" if once else "; press Ctrl-C to stop"), flush=True)
+        running.spark.run()
         for view in app.views:
-            print(f"view {view.name}: {it.store.count(view.name)} rows")
+            print(f"view {view.name}: {running.store.count(view.name)} rows")
         for sink in app.sink_queries:
-            print(f"sink {sink.name}: {it.pipeline.rows_read()[sink.name]} records read")
-        for query, count in it.pipeline.left_out().items():
+            print(f"sink {sink.name}: {running.pipeline.rows_read()[sink.name]} records read")
+        for query, count in running.pipeline.left_out().items():
             if count:
-                print(f"{query}: {count} records are left out, on which it fails; `headwater deadletter list`")
-        for letters, count in it.store.counters().items():
+                print(
+                    f"{query}: {count} records left out because it fails on them; see `headwater deadletter list`"
+                )
+        for letters, count in running.store.counters().items():
             print(f"{letters}: {count} dead letters")

@@ -1,4 +1,4 @@
-"""`headwater transcript`: run transcripts of computations."""
+"""`headwater transcript`: run transcripts, which are tests of windowed computations, tables and joins."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +9,14 @@ from headwater.cli.output import OutputFormat, OutputOption, print_json
 
 
 def transcript(
-    files: Annotated[list[Path], typer.Argument(help="YAML files of transcripts, one a document.")],
-    on: Annotated[str, typer.Option(help="What runs them: simulator or spark.")] = "simulator",
+    files: Annotated[list[Path], typer.Argument(help="YAML files with one transcript per document.")],
+    on: Annotated[str, typer.Option(help="Where to run them: simulator or spark.")] = "simulator",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Run transcripts: what happens to a windowed computation, and what it must say to that.
+    """Run transcripts: the input of a computation over time, and the output that is expected.
 
-    Prints which hold; exits with 1 if one does not. Time is in the transcript, so nothing waits.
+    Prints which transcripts pass, and exits with 1 if one fails.
+    The clock is part of the transcript: nothing waits.
 
     Example: headwater transcript sessions.yaml
     """

@@ -1,15 +1,15 @@
-"""`headwater view`: what a view holds. Reads the store, so it works while the app runs and when it does not."""
+"""`headwater view`: read views. Works whether or not the app is running, since it reads the store directly."""
 
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater.cli.options import DATA, DataOption, LimitOption, StoreOption, ViewArgument
 from headwater.cli.output import OutputFormat, OutputOption, print_json, print_table
-from headwater.errors import InvalidError
+from headwater.cli.view_store import open_store
 
 if TYPE_CHECKING:
     from headwater.store.questions import Answer
@@ -19,32 +19,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Read views.", no_args_is_help=True)
 
-DataOption = Annotated[Path, typer.Option("--data", help="Directory of the app's data.", envvar="HEADWATER_DATA")]
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        help="Address of the PostgreSQL that has the views, where --data does not say.",
-        envvar="HEADWATER_STORE",
-    ),
-]
-NameArgument = Annotated[str, typer.Argument(help="Name of the view.")]
 WhereOption = Annotated[
     list[str] | None,
-    typer.Option("--where", "-w", help="What must hold, as 'amount >= 10'; can be given several times."),
+    typer.Option("--where", "-w", help="Condition such as 'amount >= 10'; may be repeated."),
 ]
 OrderOption = Annotated[
-    str | None, typer.Option(help="Columns to sort by, as -revenue,product: greatest revenue first.")
+    str | None, typer.Option(help="Columns to sort by, such as -revenue,product; - sorts descending.")
 ]
-LimitOption = Annotated[int, typer.Option(min=1, help="How many rows at the most.")]
-AfterOption = Annotated[str | None, typer.Option(help="Cursor of the page before: show the rows behind it.")]
-AsOfOption = Annotated[str | None, typer.Option(help="Position or token: the rows as they were then.")]
+AfterOption = Annotated[str | None, typer.Option(help="Cursor of the previous page: show the rows after it.")]
+AsOfOption = Annotated[str | None, typer.Option(help="Position or token: show the rows as of then.")]
 AtLeastOption = Annotated[
     str | None,
-    typer.Option(help="Wait until the view has seen it: a position, a token, or TOPIC:PARTITION:OFFSET."),
+    typer.Option(help="Wait until the view includes this position, token, or record (TOPIC:PARTITION:OFFSET)."),
 ]
-TimeoutOption = Annotated[float, typer.Option(min=0, help="Seconds to wait at the most.")]
-DATA = Path(".headwater")
+TimeoutOption = Annotated[float, typer.Option(min=0, help="Maximum seconds to wait.")]
 TIMEOUT_S = 10.0
 
 
@@ -52,7 +40,7 @@ TIMEOUT_S = 10.0
 def list_views(
     data: DataOption = DATA, address: StoreOption = None, output: OutputOption = OutputFormat.TEXT
 ) -> None:
-    """List the views, with their keys and how many rows they have.
+    """List the views with their keys and row counts.
 
     Example: headwater view list
     """
@@ -66,10 +54,10 @@ def list_views(
 
 @app.command()
 def rows(
-    view: NameArgument,
+    view: ViewArgument,
     limit: LimitOption = 100,
     order_by: Annotated[str | None, typer.Option(help="Column to sort by, instead of the key.")] = None,
-    descending: Annotated[bool, typer.Option("--descending", help="Greatest first.")] = False,
+    descending: Annotated[bool, typer.Option("--descending", help="Sort in descending order.")] = False,
     data: DataOption = DATA,
     address: StoreOption = None,
     output: OutputOption = OutputFormat.TEXT,
@@ -83,13 +71,13 @@ def rows(
         _print_rows(store, view, found, output)
         total = store.count(view)
     if output is OutputFormat.TEXT and total > len(found):
-        print(f"({total - len(found)} more rows; --limit shows more)")
+        print(f"({total - len(found)} more rows; use --limit to show more)")
 
 
 @app.command()
 def get(
-    view: NameArgument,
-    key: Annotated[list[str], typer.Argument(help="Values of the key columns, or of the first of them.")],
+    view: ViewArgument,
+    key: Annotated[list[str], typer.Argument(help="Values of the key columns, or of the first few of them.")],
     as_of: AsOfOption = None,
     at_least: AtLeastOption = None,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -97,7 +85,7 @@ def get(
     address: StoreOption = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Show the rows with a key; exit code 1 if there are none.
+    """Show the rows with a key; exit with 1 if there are none.
 
     Example: headwater view get revenue tea
 
@@ -106,7 +94,7 @@ def get(
     with closing(open_store(data, address)) as store:
         shape = store.shape(view)
         if len(key) > len(shape.key):
-            store.rows(view, key=key)  # It says so.
+            store.rows(view, key=key)  # Raises an error that names the key columns.
         where = [(name, "=", value) for name, value in zip(shape.key, key, strict=False)]
         reader = _reader(store, view)
         found = reader.rows(where=where, as_of=as_of, at_least=at_least, timeout_s=timeout).rows
@@ -122,7 +110,7 @@ def get(
 
 @app.command()
 def query(
-    view: NameArgument,
+    view: ViewArgument,
     where: WhereOption = None,
     order_by: OrderOption = None,
     limit: LimitOption = 100,
@@ -134,9 +122,9 @@ def query(
     address: StoreOption = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Show the rows for which conditions hold, now or as of an earlier position.
+    """Show the rows that match conditions, now or as of an earlier position.
 
-    Operators are = != < <= > >=, ^= for text that begins so, and in with a list; null is no value.
+    Operators are =, !=, <, <=, >, >=, ^= (starts with) and in (followed by a list). null matches a missing value.
 
     Example: headwater view query revenue --where 'revenue >= 10' --where 'product ^= green' --order-by -revenue
 
@@ -157,8 +145,8 @@ def query(
 
 @app.command()
 def search(
-    view: NameArgument,
-    words: Annotated[list[str], typer.Argument(help="What to look for, as in a search engine.")],
+    view: ViewArgument,
+    words: Annotated[list[str], typer.Argument(help="Words to search for.")],
     where: WhereOption = None,
     order_by: OrderOption = None,
     limit: LimitOption = 100,
@@ -169,10 +157,10 @@ def search(
     address: StoreOption = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Show the rows with words in the columns that the view's `search` names, the best fitting first.
+    """Search the columns named in the view's `search`, and show the best matches first.
 
-    All words must be there. '"two words"' in quotes of their own stand one behind the other, tea* is a beginning,
-    tea OR coffee one of them. Behind -- also -word, which must not be there.
+    All words must match. Quote a phrase to match it exactly ('"two words"'), end a word with * to match a
+    prefix, and write tea OR coffee to match either. After --, a word that starts with - must not occur.
 
     Example: headwater view search products green tea --limit 5
 
@@ -193,20 +181,20 @@ def search(
 
 @app.command()
 def subscribe(
-    view: NameArgument,
+    view: ViewArgument,
     token: Annotated[
-        str | None, typer.Option("--from", help="Token of the last event you have: show only what came since.")
+        str | None, typer.Option("--from", help="Token of the last event received: continue after it.")
     ] = None,
     for_s: Annotated[
-        float | None, typer.Option("--silent", min=0, help="End after so many seconds without anything new.")
+        float | None, typer.Option("--silent", min=0, help="Exit after this many seconds without an event.")
     ] = None,
     data: DataOption = DATA,
     address: StoreOption = None,
 ) -> None:
-    """Print the rows of a view, then every change as it happens, as a line of JSON each, until Ctrl-C.
+    """Print the rows of a view, then every change as it happens, as one JSON object per line, until Ctrl-C.
 
-    `reset` says that the rows follow, `row` is one of them, `ready` that these were all; then comes `change` after
-    `change`. With the token of one of the last two it goes on from there.
+    The events are `reset` (the rows follow), `row`, `ready` (end of the rows) and `change`. To continue later,
+    pass the token of a `ready` or `change` event.
 
     Example: headwater view subscribe revenue
 
@@ -220,7 +208,7 @@ def subscribe(
 
 
 def describe_event(event: "Event") -> dict[str, Any]:
-    """An event of a subscription, with the names of the HTTP API."""
+    """Return an event of a subscription as JSON, with the field names of the HTTP API."""
     from headwater.serve.live.events import describe_change
 
     found: dict[str, Any] = {"event": str(event.kind)}
@@ -231,29 +219,11 @@ def describe_event(event: "Event") -> dict[str, Any]:
     return found if event.token is None else {**found, "token": event.token}
 
 
-def open_store(data: Path, address: str | None = None, *, to_write: bool = False) -> "ViewStore":
-    """The views of the app whose data is in a directory; an InvalidError if there are none yet."""
-    from headwater.store.location import find_store
-    from headwater.store.views import ViewStore
-
-    place = find_store(data, address)
-    if isinstance(place, Path) and not data.is_dir():
-        raise InvalidError(
-            f"cannot read views: there is no directory {str(data)!r}",
-            hint="run the app first (`headwater run APP.py`), or name its directory with --data",
-        )
-    store = ViewStore(place, read_only=True)
-    if not to_write:
-        return store
-    store.close()
-    return ViewStore(place)
-
-
 def _reader(store: "ViewStore", view: str) -> "ViewReader":
     from headwater.clock import SystemClock
     from headwater.store.reader import ViewReader
 
-    store.shape(view)  # It says so if there is none.
+    store.shape(view)  # Raises an error if the view does not exist.
     return ViewReader(store, view, SystemClock())
 
 
@@ -271,7 +241,7 @@ def _print_answer(store: "ViewStore", view: str, answer: "Answer", output: Outpu
         return
     _print_rows(store, view, answer.rows, output)
     if answer.next is not None:
-        print(f"(more rows: --after {answer.next})")
+        print(f"(more rows: pass --after {answer.next})")
 
 
 def _print_rows(store: "ViewStore", view: str, found: Sequence[dict[str, Any]], output: OutputFormat) -> None:

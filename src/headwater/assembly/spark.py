@@ -1,0 +1,94 @@
+"""The Spark session of an app with its pipeline, restarted when Spark's Java dies."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING
+
+from headwater.app import App
+from headwater.assembly.log import Log
+from headwater.assembly.settings import Report, RunSettings
+from headwater.assembly.store import Stores
+from headwater.clock import Clock, SystemClock
+from headwater.sink import Guarantee
+
+if TYPE_CHECKING:
+    from headwater.spark.pipeline.pipeline import Pipeline
+
+RESTARTS_MAX, RESTARTS_WITHIN_S = 3, 600.0
+"""Restarts of Spark's Java within this time; a process that dies more often has a permanent cause."""
+
+
+class SparkRun:
+    """A pipeline on a Spark session; both are created again when Spark's Java dies."""
+
+    def __init__(self, start: "Callable[[ExitStack], Pipeline]", report: Report, clock: Clock) -> None:
+        self._start = start
+        self._report = report
+        self._clock = clock
+        self._deaths: list[float] = []
+        self._stack = ExitStack()
+        try:
+            self.pipeline = start(self._stack)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def run(self, *, until: float | None = None) -> None:
+        """Run the pipeline until its queries end or the monotonic time `until`; restart Spark when it dies."""
+        from headwater.spark.session.jvm import SparkDiedError
+
+        while True:
+            try:
+                return self.pipeline.run(until=until)
+            except SparkDiedError as error:
+                self._restart(error)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _restart(self, error: Exception) -> None:
+        now = self._clock.monotonic()
+        self._deaths = [*(at for at in self._deaths if at > now - RESTARTS_WITHIN_S), now]
+        if len(self._deaths) > RESTARTS_MAX:
+            raise error
+        self._report(f"{error}; restarting it ...")
+        self._stack.close()
+        self.pipeline = self._start(self._stack)
+
+
+@contextmanager
+def open_spark(app: App, log: Log, stores: Stores, settings: RunSettings, report: Report) -> Iterator[SparkRun]:
+    """Start Spark on the Java that is found, and all queries of the app."""
+    from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
+    from headwater.spark.session.java import find_java
+    from headwater.spark.session.session import spark_session
+
+    clock = SystemClock()
+    java = find_java(os.environ)
+    report(f"starting Spark at {settings.master} on Java {java.chosen.version} ({java.chosen.origin}) ...")
+    log_file = settings.data / "logs" / "spark.log"
+    pipeline_settings = PipelineSettings(
+        bootstrap_servers=log.bootstrap_servers, data=settings.data.resolve(), once=settings.once
+    )
+
+    def start(stack: ExitStack) -> Pipeline:
+        name = f"headwater-{app.name}"
+        session = spark_session(name, master=settings.master, log_file=log_file, java=java, conf=settings.conf)
+        pipeline = Pipeline(app, stack.enter_context(session), *stores, pipeline_settings, clock)
+        report(f"Spark is ready; its log is {log_file}")
+        stack.callback(pipeline.stop)
+        pipeline.start()
+        for query in app.sink_queries:
+            promise = _describe(query.to.guarantee)
+            report(f"sink {query.name} writes to {type(query.to).__name__}, {promise}")
+        return pipeline
+
+    with closing(SparkRun(start, report, clock)) as spark:
+        yield spark
+
+
+def _describe(guarantee: Guarantee) -> str:
+    if guarantee is Guarantee.AT_LEAST_ONCE:
+        return f"{guarantee}: after a failure it may repeat a change, with the same idempotency key"
+    return str(guarantee)

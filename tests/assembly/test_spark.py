@@ -1,0 +1,57 @@
+"""Restarts of Spark when its Java dies."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from headwater.assembly.spark import RESTARTS_MAX, RESTARTS_WITHIN_S, SparkRun
+from headwater.clock import ManualClock
+from headwater.spark.session.jvm import SparkDiedError
+
+
+class DyingPipeline:
+    """Stands in for a pipeline on a Java that dies: `died` runs are cut short, the next one ends."""
+
+    def __init__(self, deaths: list[bool]) -> None:
+        self._deaths = deaths
+
+    def run(self, *, until: float | None = None) -> None:
+        if self._deaths and self._deaths.pop():
+            raise SparkDiedError("Spark's Java was killed")
+
+
+def starter(deaths: list[bool], closed: list[str]) -> Callable[[ExitStack], Any]:
+    def start(stack: ExitStack) -> Any:
+        stack.callback(closed.append, "closed")
+        return DyingPipeline(deaths)
+
+    return start
+
+
+def test_a_pipeline_is_started_again_on_a_new_session() -> None:
+    closed, lines = list[str](), list[str]()
+    run = SparkRun(starter([True, True], closed), lines.append, ManualClock())
+    run.run()
+    assert closed == ["closed", "closed"]
+    assert lines == ["Spark's Java was killed; restarting it ..."] * 2
+    run.close()
+    assert len(closed) == 3
+
+
+def test_spark_that_keeps_dying_is_given_up() -> None:
+    run = SparkRun(starter([True] * 10, []), print, ManualClock())
+    with pytest.raises(SparkDiedError):
+        run.run()
+
+
+def test_deaths_long_ago_do_not_count() -> None:
+    clock, closed = ManualClock(), list[str]()
+    deaths = [True] * RESTARTS_MAX
+    run = SparkRun(starter(deaths, closed), print, clock)
+    run.run()
+    clock.advance(RESTARTS_WITHIN_S + 1)
+    deaths += [True] * RESTARTS_MAX
+    run.run()
+    assert len(closed) == 2 * RESTARTS_MAX
