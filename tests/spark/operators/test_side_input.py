@@ -116,7 +116,7 @@ def test_files_of_several_kinds(tmp_path: Path, suffix: str) -> None:
     ("name", "content", "message"),
     [
         ("none.csv", None, "none.csv': the file does not exist"),
-        ("rows.xml", "<a/>", "ends with none of .csv, .json"),
+        ("rows.xml", "<a/>", "does not end with .csv, .json"),
         ("rows.csv", "code,town\n7,Ulm\n", "no column 'name', 'since'; it has: code, town"),
         ("rows.csv", "code,name,since\n7,Ulm,soon\n", "does not match its schema"),
         ("rows.parquet", "code", "cannot load side input .*rows.parquet"),

@@ -283,9 +283,7 @@ def test_a_view_in_postgres_says_which_records_it_has_seen(
     store.close()
 
     # The checkpoint's batches are in PostgreSQL: a store that does not have them would leave holes.
-    with pytest.raises(
-        ConflictError, match=r"cannot continue view 'latest'.*is ahead of the store.*views\.db'"
-    ):
+    with pytest.raises(ConflictError, match=r"cannot continue view 'latest'.*is ahead of the store.*views\.db'"):
         run_once(products(), spark, broker, tmp_path)
     produce(broker.bootstrap_servers, "orders", [order("milk", 1.0)])
     store = run_once(products(), spark, broker, tmp_path, address)

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.watermarks import Estimate, ObservedBatch
 
@@ -26,6 +27,9 @@ SOURCES_MAX = 1 << 20
 
 SOURCE = "_watermark_source"
 """Column of the source's number, in rows of several inputs."""
+
+METADATA_COLUMNS = (CHANGE, WATERMARK, SOURCE)
+"""Columns that describe a row and are not part of it."""
 
 INPUTS_KEY = "headwater.inputs"
 """Metadata of the event time's column: the number of inputs that the rows come from."""

@@ -19,16 +19,13 @@ from headwater.errors import RefusedError, UnavailableError
 from headwater.sink import Batch, Rehearsing, Stream, Writer
 from headwater.sinks.json_rows import json_objects
 from headwater.spark.kernels.spool import Spool, summarize_operators
-from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
+from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
 from headwater.spark.pipeline.checkpoint import end_offsets
 from headwater.spark.source.offsets import to_json
 from headwater.store.views import ViewStore
 
 BatchFunction = Callable[[DataFrame, int], None]
 ReportFacts = Callable[[str, dict[str, Any]], None]
-
-METADATA_COLUMNS = (CHANGE, WATERMARK, SOURCE)
-"""Columns that describe a row (change, watermark, source) and are not part of it."""
 
 
 class BatchSink(Protocol):

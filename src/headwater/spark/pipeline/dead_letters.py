@@ -7,14 +7,13 @@ batch and appends only the missing ones, so each record becomes a dead letter on
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from headwater.app import Topic
 from headwater.clock import Clock
 from headwater.record import Record, TopicPartition
 from headwater.spark.pipeline.batch_sinks import BatchFunction, run_of_query
-from headwater.spark.pipeline.plan import read_stream
-from headwater.spark.source.decoding import bad_records, explain_misfit
+from headwater.spark.source.decoding import explain_misfit
 from headwater.store.tables import ViewProgress
 from headwater.store.views import ViewStore
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
@@ -26,11 +25,6 @@ DEAD_LETTER_TRIGGER = "2 seconds"
 """Longer than a view's: the query reads the topic a second time, and its results are not urgent."""
 
 Origin = tuple[bytes | None, ...]
-
-
-def read_unmatched(spark: SparkSession, topic: Topic, servers: str) -> DataFrame:
-    """Return the stream of a topic's records that do not match its schema."""
-    return bad_records(read_stream(spark, topic, servers), topic)
 
 
 def dead_letter_sink(store: ViewStore, topic: Topic, servers: str, clock: Clock) -> BatchFunction:

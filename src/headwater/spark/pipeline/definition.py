@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 
 from headwater.app import Query, Topic
 from headwater.errors import ConflictError
-from headwater.spark.pipeline.batch_sinks import METADATA_COLUMNS
+from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
 from headwater.spark.source.decoding import parse_schema
 
 FILE = "definition.json"

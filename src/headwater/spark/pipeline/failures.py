@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pyspark.errors import PySparkException
+
 from headwater import errors
 
 TRIES_MAX = 4
@@ -94,3 +96,9 @@ def read_failure(text: str) -> Failure:
     kind, _, reason = raised[-1].partition(": ")
     ours = getattr(errors, kind.rpartition(".")[2], None) if kind.startswith("headwater.") else None
     return Failure(raised[-1]) if ours is None else Failure(reason, ours)
+
+
+def first_line(error: PySparkException) -> str:
+    """Return Spark's message without the plan that follows it."""
+    message = (error.getMessage() if hasattr(error, "getMessage") else None) or str(error)
+    return message.strip().splitlines()[0]

@@ -21,7 +21,8 @@ from headwater.clock import Clock
 from headwater.errors import ConflictError
 from headwater.sink import Stream
 from headwater.spark.kernels.spool import Spool
-from headwater.spark.pipeline.batch_sinks import METADATA_COLUMNS, BatchSink, ExternalSink, ViewSink
+from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
+from headwater.spark.pipeline.batch_sinks import BatchSink, ExternalSink, ViewSink
 from headwater.spark.pipeline.checkpoint import check_checkpoint, last_done, run_of
 from headwater.spark.pipeline.dead_letters import DEAD_LETTER_TRIGGER, dead_letter_sink
 from headwater.spark.pipeline.definition import (
@@ -32,6 +33,7 @@ from headwater.spark.pipeline.definition import (
 )
 from headwater.spark.pipeline.plan import APPEND, UPDATE, Plan, plan_query, read_stream
 from headwater.spark.pipeline.running_queries import Launch, RunningQueries
+from headwater.spark.source.decoding import bad_records
 from headwater.spark.source.exclusions import Exclusions, exclusions_of
 from headwater.store.columns import Column
 from headwater.store.generations import Generation, Generations
@@ -147,6 +149,10 @@ class QueryLauncher:
         plan = self.plan(view, generation)
         self.save_definition(plan, generation)
         self.start(plan, self.make_sink(plan, generation), generation)
+
+    def read_unmatched(self, topic: Topic) -> DataFrame:
+        """Return the stream of a topic's records that do not match its schema."""
+        return bad_records(read_stream(self._spark, topic, self._settings.bootstrap_servers), topic)
 
     def start_dead_letters(self, topic: Topic, unmatched: DataFrame, clock: Clock) -> None:
         """Start the query that writes a topic's unmatched records to its dead-letter topic."""

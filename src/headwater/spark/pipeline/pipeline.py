@@ -9,7 +9,6 @@ from headwater.app import App
 from headwater.clock import Clock
 from headwater.errors import ConflictError, HeadwaterError
 from headwater.spark.pipeline.checkpoint import check_checkpoint
-from headwater.spark.pipeline.dead_letters import read_unmatched
 from headwater.spark.pipeline.failures import Failure
 from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
 from headwater.spark.pipeline.plan import Plan
@@ -56,14 +55,11 @@ class Pipeline:
     @while_java_lives()
     def start(self) -> None:
         """Check every query, then start every one; nothing is started if anything is wrong."""
-        servers = self._settings.bootstrap_servers
         for query in self._app.queries:
             check_checkpoint(self._settings.checkpoint(self._generations.current(query.name).name), query.name)
         self._launcher.load_exclusions()
         plans = [self._launcher.plan(query) for query in self._app.queries]
-        unmatched = [
-            (t, read_unmatched(self._spark, t, servers)) for t in self._app.topics if t.schema is not None
-        ]
+        unmatched = [(t, self._launcher.read_unmatched(t)) for t in self._app.topics if t.schema is not None]
         continuing = [
             (plan, self._generations.current(plan.query.name)) for plan in plans if self._can_continue(plan)
         ]

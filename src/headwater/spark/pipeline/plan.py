@@ -18,6 +18,7 @@ from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.kernels.query_context import query_context
 from headwater.spark.kernels.spool import Spool
 from headwater.spark.pipeline.definition import Definition, define
+from headwater.spark.pipeline.failures import first_line
 from headwater.spark.source.decoding import good_rows
 from headwater.spark.source.exclusions import Exclusions
 from headwater.spark.source.offsets import BOOTSTRAP, ISOLATION, READ_COMMITTED, Range, read_options, to_json
@@ -151,12 +152,6 @@ def call_function(query: Query, read: Callable[[Topic], DataFrame]) -> DataFrame
             f"which has: {', '.join(rows.columns)}"
         )
     return rows
-
-
-def first_line(error: PySparkException) -> str:
-    """Return Spark's message without the plan that follows it."""
-    message = (error.getMessage() if hasattr(error, "getMessage") else None) or str(error)
-    return message.strip().splitlines()[0]
 
 
 def _line_of(query: Query, error: BaseException) -> str:

@@ -10,10 +10,10 @@ A crash at any point leaves the request in the store, and the next run continues
 
 import shutil
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from headwater.app import App, View
 from headwater.errors import ConflictError
-from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
 from headwater.spark.pipeline.running_queries import (
     RunningQueries,
     RunningQuery,
@@ -23,6 +23,9 @@ from headwater.spark.pipeline.running_queries import (
 )
 from headwater.spark.source.offsets import Offsets
 from headwater.store.generations import Generation, Generations
+
+if TYPE_CHECKING:
+    from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
 
 NEAR_RECORDS = 1000
 """A rebuild this close to the end of the log catches up while the view's query is stopped."""
@@ -34,10 +37,10 @@ class Rebuilds:
     def __init__(
         self,
         queries: RunningQueries,
-        launcher: QueryLauncher,
+        launcher: "QueryLauncher",
         app: App,
         generations: Generations,
-        settings: PipelineSettings,
+        settings: "PipelineSettings",
     ) -> None:
         self._queries = queries
         self._launcher = launcher

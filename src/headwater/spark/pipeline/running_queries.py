@@ -6,7 +6,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -14,27 +14,29 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headwater.app import Query
 from headwater.clock import Clock
 from headwater.errors import InvalidError, UnavailableError
-from headwater.spark.pipeline.batch_sinks import BatchSink
-from headwater.spark.pipeline.plan import first_line
-from headwater.spark.pipeline.poison import Isolation
+from headwater.spark.pipeline.failures import first_line
 from headwater.spark.session.jvm import died, java_exit
-from headwater.spark.source.exclusions import Exclusions
 from headwater.spark.source.offsets import Offsets, from_json
 from headwater.store.facts import FactKind, FactStore
 from headwater.store.generations import MARK, Generation
 from headwater.transmit.client.client import LATEST, Client
+
+if TYPE_CHECKING:
+    from headwater.spark.pipeline.batch_sinks import BatchSink
+    from headwater.spark.pipeline.poison import Isolation
+    from headwater.spark.source.exclusions import Exclusions
 
 StartQuery = Callable[[], StreamingQuery]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a view or a sink query was launched with, to launch it again."""
+    """The arguments with which a view or a sink query was launched, to launch it again."""
 
     query: Query
     generation: Generation
-    sink: BatchSink
-    exclusions: Exclusions
+    sink: "BatchSink"
+    exclusions: "Exclusions"
 
 
 @dataclass(slots=True)
@@ -46,7 +48,7 @@ class RunningQuery:
     launch: Launch | None = None
     restart_at: float | None = None
     """Monotonic time of the next attempt, after a failure."""
-    isolation: Isolation | None = None
+    isolation: "Isolation | None" = None
     """The search for the records on which it fails, while that runs."""
     reported_progress: str | None = None
     read_before: int = 0

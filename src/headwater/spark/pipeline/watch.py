@@ -5,12 +5,11 @@ A failed query is retried after a pause, which `Watch` does itself. Where more i
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, UnavailableError
 from headwater.spark.pipeline.failures import PAUSE_MAX_S, Failure, Retries, read_failure
-from headwater.spark.pipeline.poison import Isolation
 from headwater.spark.pipeline.running_queries import (
     RunningQueries,
     RunningQuery,
@@ -18,6 +17,9 @@ from headwater.spark.pipeline.running_queries import (
     parse_offsets,
     records_behind,
 )
+
+if TYPE_CHECKING:
+    from headwater.spark.pipeline.poison import Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Watch:
             return Isolate(name, failure)
         return self._give_up(name, failure, failure.reason)
 
-    def _check_isolation(self, name: str, running: RunningQuery, isolation: Isolation) -> Decision | None:
+    def _check_isolation(self, name: str, running: RunningQuery, isolation: "Isolation") -> Decision | None:
         """Relaunch a query whose poison rows were found; give it up if there are none."""
         if not isolation.done:
             return None
