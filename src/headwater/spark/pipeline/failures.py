@@ -78,7 +78,7 @@ class Retries:
         self._failures.pop(query, None)
 
 
-def lack_of_room(text: str) -> str | None:
+def disk_full_line(text: str) -> str | None:
     """Return the line that reports a full disk; None if there is none."""
     return next((line.strip() for line in text.splitlines() if _DISK_FULL.search(line)), None)
 
@@ -88,7 +88,7 @@ def read_failure(text: str) -> Failure:
     message, _, _ = text.partition("=== Streaming Query ===")
     lines = [line for line in message.splitlines() if line.strip()]
     for line in lines:
-        if lack_of_room(line) or _TOO_BUSY.search(line):
+        if disk_full_line(line) or _TOO_BUSY.search(line):
             return Failure(line.strip(), errors.UnavailableError)
     raised = [line for before, line in pairwise(lines) if before.startswith("  ") and _RAISED.match(line)]
     if not raised:
