@@ -1,4 +1,4 @@
-"""Flink SQL for the comparison of state, in an environment of its own, outside of the project."""
+"""Flink SQL for the benchmark of state, installed in a separate environment outside the project."""
 
 import json
 import subprocess
@@ -53,12 +53,12 @@ print(json.dumps({"rate": events / took, "start_s": start}))
 
 
 def environment() -> str:
-    """The Python of an environment that has Flink; made from PyPI the first time, which takes minutes."""
+    """Return the Python of an environment with Flink; the first call installs it from PyPI, taking minutes."""
     python = FOLDER / "bin" / "python"
     if not (FOLDER / "ready").exists():
         print(f"installing apache-flink {VERSION} into {FOLDER}", file=sys.stderr, flush=True)
         venv.create(FOLDER, with_pip=True, clear=True)
-        # Flink's own packages of old want setuptools to be there beforehand.
+        # Old dependencies of Flink need setuptools to be installed before them.
         for packages in (["setuptools<81", "wheel"], [f"apache-flink=={VERSION}"]):
             subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
         (FOLDER / "ready").touch()
@@ -66,7 +66,7 @@ def environment() -> str:
 
 
 def rows_per_second(python: str, keys: int, events: int, kind: str) -> float:
-    """Of Flink SQL with RocksDB and mini-batches; a short query runs first, so that its start does not count."""
+    """Measure Flink SQL with RocksDB and mini-batches, after a short query, so that startup does not count."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "flink_side.py"
         program.write_text(PROGRAM)

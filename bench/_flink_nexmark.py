@@ -1,9 +1,9 @@
-"""Nexmark's queries in Flink SQL, over the same files; run by the Python of Flink's environment, see `_flink`.
+"""Run Nexmark's queries in Flink SQL over the same files, with the Python of Flink's environment (see `_flink`).
 
-python _flink_nexmark.py FOLDER SMALL QUERIES STATE      a line of JSON for each query
+python _flink_nexmark.py FOLDER SMALL QUERIES STATE      prints a line of JSON for each query
 
-Each query runs over the few events in SMALL and over those in FOLDER. What it takes to start is in both; what it
-takes to start for the first time is in a run before these, which does not count.
+Each query runs over the few events in SMALL and over those in FOLDER, so that the startup time, which is part of
+both, can be subtracted. A run before these takes the longer first start; it does not count.
 """
 
 import json
@@ -37,14 +37,14 @@ SETTINGS = {
 
 
 def statements() -> dict[str, str]:
-    """The views and queries of the SQL file, by name."""
+    """Return the views and queries of the SQL file by name."""
     text = Path(__file__).with_suffix(".sql").read_text()
     found = re.findall(r"^-- (view \w+|q\d+)\n(.*?)(?=^-- |\Z)", text, re.DOTALL | re.MULTILINE)
     return {name: query.strip() for name, query in found}
 
 
 def tables(folder: str, state: str) -> Any:
-    """An environment whose tables are the files of a folder."""
+    """Return an environment whose tables are the files of a folder."""
     from pyflink.table import EnvironmentSettings, TableEnvironment
 
     t = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
@@ -71,7 +71,7 @@ def tables(folder: str, state: str) -> Any:
 
 
 def run(t: Any, name: str) -> float:
-    """Seconds from the query to its end."""
+    """Run a query to its end and return the seconds it took."""
     from pyflink.table import TableDescriptor
 
     query = statements()[name]

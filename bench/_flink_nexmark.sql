@@ -1,4 +1,4 @@
--- Nexmark's queries in Flink SQL, for the comparison. q6 is not here: Flink's window over the last rows takes no changes.
+-- Nexmark's queries in Flink SQL, for the comparison. q6 is missing: Flink's OVER window does not accept retractions.
 
 -- view in_time
 select a.id, a.seller, a.category, b.bidder, b.price, b.date_time

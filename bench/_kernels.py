@@ -1,4 +1,4 @@
-"""The least that a kernel has to do for a running sum or a tumbling window: what the product adds is beyond it."""
+"""Minimal kernels for a running sum and a tumbling window, to measure what `hw.windowed` adds to them."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ WINDOW = 60_000_000
 
 @dataclass(frozen=True)
 class RunningSum:
-    """The total of a key, said anew for each batch that has it."""
+    """The total of each key, emitted again in every batch that contains the key."""
 
     def initial(self) -> State:
         return {"sums": Table.empty(pl.Schema({"k": pl.String, "v": pl.Float64}), ["k"])}
@@ -29,7 +29,7 @@ class RunningSum:
 
 @dataclass(frozen=True)
 class WindowSum:
-    """The total of a key and minute, said when the watermark has passed it."""
+    """The total of each key and minute, emitted when the watermark has passed the minute."""
 
     def initial(self) -> State:
         schema = pl.Schema({"k": pl.String, "w": pl.Int64, "v": pl.Float64})

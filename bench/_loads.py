@@ -1,4 +1,4 @@
-"""What is done to a broker: Kafka's own tools, and confluent-kafka from Python."""
+"""Workloads for a broker: Kafka's own performance tools, and confluent-kafka from Python."""
 
 import json
 import multiprocessing
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import confluent_kafka
-from _brokers import KAFKA_VERSION, Running, java, kafka_jars
 
 from headwater.errors import UnavailableError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import encode_batch
+from support.brokers import KAFKA_VERSION, Running, java, kafka_jars
 
 TOOL_WAIT_S = 300
 BATCH_BYTES = 64_000
@@ -42,23 +42,23 @@ def _produce_command(servers: str, topic: str, count: int, size: int, acks: str,
 
 
 def java_produce(servers: str, topic: str, count: int, size: int, acks: str) -> float:
-    """Records a second, as ProducerPerformance says in its last line."""
+    """Return records per second, as ProducerPerformance prints them in its last line."""
     return float(_PRODUCED.findall(_run(_produce_command(servers, topic, count, size, acks)))[-1])
 
 
 def java_consume(servers: str, topic: str, count: int) -> float:
-    """Records a second while fetching, without joining the group, as ConsumerPerformance says."""
+    """Return records per second while fetching, without joining the group, as ConsumerPerformance prints them."""
     to = ("--bootstrap-server", servers, "--topic", topic, "--num-records", str(count), "--hide-header")
     return float(_run(_tool("ConsumerPerformance", *to)).strip().splitlines()[-1].split(",")[-1])
 
 
 def java_latency(servers: str, topic: str, count: int, noise: str, load: int) -> dict[str, float]:
-    """p50 and p99 in ms of one record at a time, while another producer sends `load` records of 1 KB a second."""
+    """Return p50 and p99 in ms of one record at a time, while another producer sends `load` records/s of 1 KB."""
     background = None
     if load:
         command = _produce_command(servers, noise, load * TOOL_WAIT_S, 1000, "1", load)
         background = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(3)  # until it has come to its rate
+        time.sleep(3)  # until it has reached its rate
     try:
         found = _PERCENTILES.search(_run(_tool("EndToEndLatency", servers, topic, str(count), "1", "100")))
     finally:
@@ -72,7 +72,7 @@ def java_latency(servers: str, topic: str, count: int, noise: str, load: int) ->
 def fill(servers: str, topic: str, partitions: int, count: int, size: int) -> int:
     """Write at least `count` records in batches of one size, so that every broker serves the same bytes.
 
-    A producer makes larger batches the slower it is answered, and larger ones are read faster.
+    With a producer, a slower broker would get larger batches, which are read faster.
     """
     batch_count = max(1, BATCH_BYTES // size)
     batch = encode_batch([Record(value=b"x" * size, timestamp_ms=int(time.time() * 1000))] * batch_count)
@@ -84,7 +84,7 @@ def fill(servers: str, topic: str, partitions: int, count: int, size: int) -> in
 
 
 def wait_until_ready(servers: str, topic: str, partitions: int) -> None:
-    """Write a record to each partition: Kafka makes them one after the other when the topic is there already."""
+    """Write a record to each partition: Kafka creates partitions one by one after it reports the topic."""
     batch = encode_batch([Record(value=b"ready", timestamp_ms=int(time.time() * 1000))])
     deadline = time.monotonic() + TOOL_WAIT_S
     with Client(servers) as client:
@@ -119,14 +119,14 @@ def python_produce(servers: str, topic: str, count: int, size: int, acks: str) -
 
 
 def python_consume(servers: str, topic: str, count: int) -> float:
-    """Records a second from the first one on."""
+    """Return records per second, counted from the first batch received."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": servers,
             "group.id": "bench",
             "auto.offset.reset": "earliest",
-            # Its default is to fetch nothing for a second once 100 000 records wait to be taken: what is measured
-            # then is how often a broker is fast enough to be punished.
+            # By default it pauses fetching for a second once 100,000 records are queued, which slows down only the
+            # faster broker.
             "fetch.queue.backoff.ms": 5,
             "queued.min.messages": 1_000_000,
             **_QUIET,
@@ -139,17 +139,17 @@ def python_consume(servers: str, topic: str, count: int) -> float:
         messages = consumer.consume(1_000, 0.1)
         if messages and not first:
             first = time.perf_counter()
-            count -= len(messages)  # they came before the first moment
+            count -= len(messages)  # they arrived before the clock started
             continue
         rows += len(messages)
-    assert rows >= count, f"{rows} of {count} records came"
+    assert rows >= count, f"received {rows} of {count} records"
     rate = rows / (time.perf_counter() - first)
     consumer.close()
     return rate
 
 
 def acknowledged_after(broker: Running) -> float:
-    """Seconds from the start of the broker's process to the first acknowledged record."""
+    """Return the seconds from the start of the broker's process to the first acknowledged record."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.servers, "acks": "all", "reconnect.backoff.max.ms": 100, **_QUIET}
     )
@@ -159,7 +159,7 @@ def acknowledged_after(broker: Running) -> float:
 
 
 def _produce(servers: str, topic: str, rate: int) -> None:
-    """Append events at a rate until killed: a key, when it was sent, and that as the time of the event."""
+    """Append events at a rate until killed, each with a key, the time of sending, and that time as event time."""
     settings = {"bootstrap.servers": servers, "linger.ms": 1, "queue.buffering.max.messages": 1_000_000}
     producer = confluent_kafka.Producer(settings)
     began, sent = time.perf_counter(), 0
@@ -175,7 +175,7 @@ def _produce(servers: str, topic: str, rate: int) -> None:
 
 @contextmanager
 def producing(servers: str, topic: str, rate: int) -> Iterator[None]:
-    """Have events appended in the meantime, by a process of its own."""
+    """Append events at a rate from another process while the block runs."""
     process = multiprocessing.get_context("spawn").Process(target=_produce, args=(servers, topic, rate))
     process.start()
     try:

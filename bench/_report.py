@@ -1,4 +1,4 @@
-"""What was measured, as tables in Markdown: medians of the rounds, every cell with its ratio and its goal."""
+"""Markdown tables of measurements: medians of the rounds, each with its ratio and its goal."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from statistics import median
 
 
 class Side(StrEnum):
-    """A broker with its promise about the disk."""
+    """A broker and its durability setting."""
 
     KAFKA = "Kafka"
     OURS = "Headwater"
@@ -19,7 +19,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One thing that is measured on every side; `goal` is for the ratio of ours to Kafka's."""
+    """A measurement taken on every side; `goal` is for the ratio of Headwater to Kafka."""
 
     section: str
     name: str
@@ -28,13 +28,13 @@ class Cell:
     more_is_better: bool = True
 
     def holds(self, ratio: float) -> bool:
-        """Whether the goal is reached, as exactly as it is shown."""
+        """Return whether the goal is reached, with the ratio rounded as in the table."""
         return round(ratio, 2) >= self.goal if self.more_is_better else round(ratio, 2) <= self.goal
 
 
 @dataclass(slots=True)
 class Results:
-    """Samples of each cell and side, in the order of measuring."""
+    """Samples of each cell and side, in the order of measurement."""
 
     samples: dict[Cell, dict[Side, list[float]]] = field(default_factory=dict)
 
@@ -42,19 +42,19 @@ class Results:
         self.samples.setdefault(cell, {}).setdefault(side, []).append(value)
 
     def ratio(self, cell: Cell, side: Side) -> float | None:
-        """The median of a side against Kafka's."""
+        """Return the ratio of a side's median to Kafka's; None if one of them is missing."""
         found = self.samples[cell]
         if side not in found or not found.get(Side.KAFKA) or not median(found[Side.KAFKA]):
             return None
         return median(found[side]) / median(found[Side.KAFKA])
 
-    def short_of_goal(self) -> list[Cell]:
+    def missed_goals(self) -> list[Cell]:
         ratios = {cell: self.ratio(cell, Side.OURS) for cell in self.samples}
         return [cell for cell, ratio in ratios.items() if ratio is not None and not cell.holds(ratio)]
 
 
 def tables(results: Results) -> Iterator[str]:
-    """The lines of a table for each section, and what falls short."""
+    """Yield the lines of a table for each section, and the missed goals."""
     sections = dict.fromkeys(cell.section for cell in results.samples)
     for section in sections:
         yield f"## {section}"
@@ -65,18 +65,18 @@ def tables(results: Results) -> Iterator[str]:
             if cell.section == section:
                 yield _row(results, cell, sides)
         yield ""
-    short = results.short_of_goal()
+    missed = results.missed_goals()
     with_ratio = sum(results.ratio(cell, Side.OURS) is not None for cell in results.samples)
-    yield f"**{with_ratio - len(short)} of {with_ratio} cells reach their goal.**"
-    if short:
+    yield f"**{with_ratio - len(missed)} of {with_ratio} measurements reach their goal.**"
+    if missed:
         yield ""
-        yield "Short of it: " + "; ".join(f"{cell.section}, {cell.name}" for cell in short) + "."
+        yield "Missed goals: " + "; ".join(f"{cell.section}, {cell.name}" for cell in missed) + "."
 
 
 def _row(results: Results, cell: Cell, sides: dict[Side, list[float]]) -> str:
     middle = {side: median(values) for side, values in sides.items()}
     ratio = results.ratio(cell, Side.OURS)
-    verdict = "" if ratio is None else "ok" if cell.holds(ratio) else "**short**"
+    verdict = "" if ratio is None else "ok" if cell.holds(ratio) else "**missed**"
     fields = [
         cell.name,
         cell.unit,
@@ -101,7 +101,7 @@ def _ratio(value: float | None) -> str:
 
 
 def machine() -> str:
-    """What it was measured on, in a line."""
+    """Describe this machine in one line."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return (
         f"{os.cpu_count()} cores of {_cpu()}, {memory_gb:.0f} GB of memory, {platform.system()} "

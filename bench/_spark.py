@@ -1,4 +1,4 @@
-"""A Spark session that has both sources: ours, and the Kafka connector of the JVM."""
+"""A Spark session with both sources: Headwater's, and Spark's Kafka connector on the JVM."""
 
 import os
 import tempfile
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from _maven import jars
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.spark.session.session import spark_session
+from support.maven import jars
 
 OURS, THEIRS = "headwater", "kafka"
-CONNECTOR = (  # Maven Central has none of Spark 4.3; these run with it.
+CONNECTOR = (  # Maven Central has no connector for Spark 4.3; these versions work with it.
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
@@ -22,7 +22,7 @@ CONNECTOR = (  # Maven Central has none of Spark 4.3; these run with it.
 
 @contextmanager
 def session_with_connector(name: str) -> Iterator[SparkSession]:
-    """A local session with the connector's jars on the class path."""
+    """Open a local session with the connector's jars on the class path."""
     folder = jars(f"spark-kafka-{CONNECTOR[0][2]}", CONNECTOR)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(map(str, sorted(folder.glob('*.jar'))))} pyspark-shell"
     with (
@@ -33,6 +33,6 @@ def session_with_connector(name: str) -> Iterator[SparkSession]:
 
 
 def stream(spark: SparkSession, source: str, servers: str, topic: str, **options: str) -> DataFrame:
-    """The topic from its start, by one of the sources."""
+    """Read a topic from its start with one of the sources."""
     reader = spark.readStream.format(source).option("kafka.bootstrap.servers", servers).option("subscribe", topic)
     return reader.option("startingOffsets", "earliest").options(**options).load()

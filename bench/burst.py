@@ -1,9 +1,10 @@
-"""A burst of fifty times the usual rate: its memory, its batches, and what the pipeline says of it.
+"""A burst at 50x the usual rate: memory, batch sizes, and the pipeline's own estimate of its catch-up time.
 
 ./dev bench burst [RATE] [--write]
 
-`headwater run` keeps a view of windows over a topic. Events come at RATE a second (2,000), then for a while fifty
-times as many, then at RATE again until nothing is left to read. `--write` writes docs/benchmarks/burst.md.
+`headwater run` maintains a view of windows over a topic. Events arrive at RATE per second (default: 2,000), then
+at 50x RATE for a while, then at RATE again until the pipeline has caught up. `--write` writes
+docs/benchmarks/burst.md.
 """
 
 import argparse
@@ -18,19 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _brokers import create_topic, free_port, start_headwater
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 from _loads import producing
 from _report import machine
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from torture.processes import below
+from support.brokers import create_topic, start_headwater
+from support.processes import descendants, free_port
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "burst.md"
 TIMES = 50
 WARM_UP_S, USUAL_S, BURST_S, PATIENCE_S = 40.0, 20.0, 20.0, 600.0
 UP_TO_DATE = 3
-"""Seconds behind within which a pipeline that reads in batches is up to date."""
+"""Estimated catch-up time in seconds below which a pipeline, which reads in batches, counts as up to date."""
 APP = """
 import headwater as hw
 
@@ -49,56 +50,57 @@ def totals(rows):
 
 
 @dataclass
-class Seen:
-    """What was seen of the pipeline in one part of the run."""
+class Phase:
+    """The maxima of one phase of the run, and the pipeline's estimates."""
 
     memory_mb: float = 0.0
     batch_rows: int = 0
-    behind: int = 0
-    told: list[tuple[float, float | None]] = field(default_factory=list)
-    """When, and how long it said that it would take."""
+    lag: int = 0
+    estimates: list[tuple[float, float | None]] = field(default_factory=list)
+    """Time, and the catch-up time in seconds that the pipeline estimated then."""
 
     def look(self, process: int, pipeline: dict[str, Any]) -> None:
-        self.memory_mb = max(self.memory_mb, sum(map(memory_mb, (process, *(pid for pid, _ in below(process))))))
+        processes = (process, *(pid for pid, _ in descendants(process)))
+        self.memory_mb = max(self.memory_mb, sum(map(memory_mb, processes)))
         self.batch_rows = max(self.batch_rows, pipeline["numInputRows"] or 0)
-        self.behind = max(self.behind, pipeline["behindRecords"] or 0)
-        self.told.append((time.monotonic(), pipeline["catchUpSeconds"]))
+        self.lag = max(self.lag, pipeline["behindRecords"] or 0)
+        self.estimates.append((time.monotonic(), pipeline["catchUpSeconds"]))
 
 
 def memory_mb(process: int) -> float:
-    """Its share of memory: what several have together counts once."""
+    """Return the memory of a process; pages that several processes share count once in their sum."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:
-        return 0.0  # It has ended meanwhile.
+        return 0.0  # The process has ended meanwhile.
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def pipeline_at(http: str) -> dict[str, Any] | None:
-    """What the app says of its one pipeline; None while it does not."""
+    """Return the status of the app's only pipeline; None until it has run a batch."""
     try:
-        with urllib.request.urlopen(f"http://{http}/api/v1/pipelines", timeout=10) as answer:
-            found = json.load(answer)["pipelines"]
+        with urllib.request.urlopen(f"http://{http}/api/v1/pipelines", timeout=10) as response:
+            found = json.load(response)["pipelines"]
     except OSError:
         return None
     return next((p for p in found if p["name"] == "totals" and p["batchId"] is not None), None)
 
 
-def watch(process: int, http: str, seconds: float, *, until_done: bool = False) -> Seen:
-    seen, began = Seen(), time.monotonic()
+def watch(process: int, http: str, seconds: float, *, until_done: bool = False) -> Phase:
+    phase, began = Phase(), time.monotonic()
     while time.monotonic() < began + seconds:
         pipeline = pipeline_at(http)
         if pipeline is not None:
-            seen.look(process, pipeline)
+            phase.look(process, pipeline)
             if until_done and pipeline["catchUpSeconds"] is not None and pipeline["catchUpSeconds"] < UP_TO_DATE:
-                return seen
+                return phase
         time.sleep(0.2)
-    assert not until_done, f"it was not up to date after {seconds:.0f} s"
-    return seen
+    assert not until_done, f"the pipeline has not caught up after {seconds:.0f} s"
+    return phase
 
 
-def measure(folder: Path, rate: int) -> tuple[Seen, Seen, Seen]:
-    """The usual, the burst, and until nothing is left of it."""
+def measure(folder: Path, rate: int) -> tuple[Phase, Phase, Phase]:
+    """Return the phases before, during and after the burst."""
     (folder / "app.py").write_text(APP)
     (folder / "broker").mkdir()
     broker = start_headwater(folder / "broker", "interval")
@@ -124,19 +126,19 @@ def measure(folder: Path, rate: int) -> tuple[Seen, Seen, Seen]:
         broker.stop()
 
 
-def table(usual: Seen, burst: Seen, after: Seen) -> Iterator[str]:
-    yield "| | memory at most, MB | largest batch, rows | behind at most, records |"
+def table(usual: Phase, burst: Phase, after: Phase) -> Iterator[str]:
+    yield "| | peak memory, MB | largest batch, rows | largest lag, records |"
     yield "|---|--:|--:|--:|"
-    for name, seen in (("usual", usual), ("burst", burst), ("until it is worked off", after)):
-        yield f"| {name} | {seen.memory_mb:,.0f} | {seen.batch_rows:,} | {seen.behind:,} |"
+    for name, phase in (("before the burst", usual), ("burst", burst), ("until it has caught up", after)):
+        yield f"| {name} | {phase.memory_mb:,.0f} | {phase.batch_rows:,} | {phase.lag:,} |"
     peak = max(burst.memory_mb, after.memory_mb)
     yield ""
-    yield f"Memory with the burst against without: {peak / usual.memory_mb:.2f}."
-    done = after.told[-1][0]
-    errors = [(done - at, said) for at, said in after.told if said is not None]
-    shown = [errors[len(errors) * part // 4] for part in range(4)] if errors else []
-    said = "; ".join(f"{left:.0f} s before the end it said {seconds:.0f} s" for left, seconds in shown)
-    yield f"Worked off {done - after.told[0][0]:.0f} s after its end. {said}."
+    yield f"With the burst, the app uses {peak / usual.memory_mb:.2f}x its memory without it."
+    done = after.estimates[-1][0]
+    known = [(done - at, estimate) for at, estimate in after.estimates if estimate is not None]
+    shown = [known[len(known) * part // 4] for part in range(4)] if known else []
+    estimates = "; ".join(f"{left:.0f} s before that it estimated {seconds:.0f} s" for left, seconds in shown)
+    yield f"It caught up {done - after.estimates[0][0]:.0f} s after the end of the burst. {estimates}."
 
 
 def main() -> None:
@@ -153,11 +155,11 @@ def main() -> None:
         )
 
 
-INTRODUCTION = """# A burst of fifty times the usual rate
+INTRODUCTION = """# A burst at 50x the usual rate
 
-By `./dev bench burst` on {machine}. A view of windows of a minute, with changes in every batch, at {rate:,}
-events a second; then {burst_s:.0f} seconds of fifty times as many; then as before. Memory is that of the app
-and all its processes, Java included; broker and producer have the same two cores.
+Measured by `./dev bench burst` on {machine}. A view of one-minute windows that changes in every batch receives
+{rate:,} events/s, then 50x as many for {burst_s:.0f} seconds, then {rate:,} again. Memory is that of the app
+and all its processes, including Java; broker and producer share the two cores.
 """
 
 

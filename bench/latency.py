@@ -1,15 +1,16 @@
-"""Append to visible result: our pipeline into a view, against the JVM connector with Spark's own operators.
+"""Latency from append to visible result: Headwater's pipeline compared with Spark's Kafka connector and operators.
 
 ./dev bench latency [SECONDS] [--write]
 
-Events carry the time at which they were appended; a view keeps the newest of each of a hundred keys, and a reader
-that looks at it all the time says how old the newest is when it appears. Stateless: the event itself. Stateful:
-the maximum in a one-minute window. The peer reads the same topic with the Kafka connector and leaves its results
-in memory, with no store behind it, so it is a floor and no rival. Its trigger is as fast as it can.
-`--write` writes docs/benchmarks/latency.md.
+Events carry the time at which they were appended. A view holds the newest event of each of a hundred keys, and a
+reader that polls it measures the age of each event when it first appears. Stateless: the view holds the event
+itself. Stateful: it holds the maximum in a one-minute window. The other side reads the same topic with the Kafka
+connector and keeps its results in memory, without a store, so it is a lower bound rather than an equivalent. It
+starts each batch as soon as the previous one ends. `--write` writes docs/benchmarks/latency.md.
 """
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
 
-from _brokers import create_topic, start_headwater
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 from _loads import producing
 from _report import machine
 from _spark import OURS, THEIRS, session_with_connector, stream
@@ -30,6 +32,7 @@ from headwater.clock import SystemClock
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore
+from support.brokers import create_topic, start_headwater
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "latency.md"
 RATES = (1_000, 50_000)
@@ -43,7 +46,7 @@ Newest = Callable[[], dict[str, float]]
 
 @dataclass
 class Ages:
-    """How old the newest event of each key was when it was first seen."""
+    """The age of each key's newest event when it first became visible."""
 
     seen: dict[str, float] = field(default_factory=dict)
     ages: list[float] = field(default_factory=list)
@@ -59,7 +62,7 @@ class Ages:
 
 @contextmanager
 def ours(spark: SparkSession, servers: str, topic: str, *, stateful: bool) -> Iterator[Newest]:
-    """Through the app's own pipeline into SQLite, read from there."""
+    """Run the app's pipeline into SQLite, and read the results from there."""
     app = hw.App("latency")
     events = app.topic(topic, schema=SCHEMA, event_time="at")
     key = ["key", "window"] if stateful else ["key"]
@@ -86,7 +89,7 @@ def ours(spark: SparkSession, servers: str, topic: str, *, stateful: bool) -> It
 
 @contextmanager
 def theirs(spark: SparkSession, servers: str, topic: str, *, stateful: bool) -> Iterator[Newest]:
-    """The JVM connector, Spark's own aggregate, results in memory."""
+    """Run the JVM connector and Spark's own aggregation, with results in memory."""
     value = F.from_json(F.col("value").cast("string"), SCHEMA).alias("v")
     rows = stream(spark, THEIRS, servers, topic).select(value).select("v.*")
     if stateful:
@@ -116,21 +119,21 @@ def _newest(pairs: Iterator[tuple[str, float]]) -> dict[str, float]:
 def measure(
     spark: SparkSession, servers: str, side: str, rate: int, seconds: float, *, stateful: bool
 ) -> list[float]:
-    """The ages of results in the steady state, in seconds."""
+    """Return the ages of results in the steady state, in seconds."""
     topic = create_topic(servers, f"latency-{side}-{rate}-{'stateful' if stateful else 'stateless'}", 1)
     ages = Ages()
     run = {OURS: ours, THEIRS: theirs}[side]
     with producing(servers, topic, rate), run(spark, servers, topic, stateful=stateful) as newest:
         began = time.monotonic()
         while not ages.seen:
-            assert time.monotonic() < began + FIRST_RESULT_S, f"{side} showed nothing in {FIRST_RESULT_S} s"
+            assert time.monotonic() < began + FIRST_RESULT_S, f"{side} showed no result in {FIRST_RESULT_S} s"
             ages.look(newest(), count=False)
             time.sleep(LOOK_EVERY_S)
         began = time.monotonic()
         while (passed := time.monotonic() - began) < WARM_UP_S + seconds:
             ages.look(newest(), count=passed > WARM_UP_S)
             time.sleep(LOOK_EVERY_S)
-    assert len(ages.ages) > 1, f"{side} cannot keep up with {rate} events/s: nothing new appeared"
+    assert len(ages.ages) > 1, f"{side} cannot keep up with {rate} events/s: no new result appeared"
     return ages.ages
 
 
@@ -139,7 +142,10 @@ def main() -> None:
     parser.add_argument("seconds", nargs="?", type=float, default=20.0)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    lines = ["| | events/s | | ours, s | JVM connector without a store, s | ratio |", "|---|--:|---|--:|--:|--:|"]
+    lines = [
+        "| | events/s | | Headwater, s | JVM connector without a store, s | ratio |",
+        "|---|--:|---|--:|--:|--:|",
+    ]
     print("\n".join(lines), flush=True)
     with tempfile.TemporaryDirectory() as folder, session_with_connector("bench") as spark:
         broker = start_headwater(Path(folder), "interval")
@@ -165,13 +171,14 @@ def main() -> None:
         REPORT.write_text("\n".join([INTRODUCTION.format(machine=machine()), *lines, ""]))
 
 
-INTRODUCTION = """# From an append to a visible result
+INTRODUCTION = """# Latency from append to visible result
 
-By `./dev bench latency` on {machine}. Events carry the time at which they were appended; how old they are when
-a reader of the view first sees them. *Stateless* shows the newest event of each of a hundred keys, *stateful*
-the maximum in a window of a minute. Ours goes through the app's pipeline into SQLite, in a transaction with its
-position. The other side reads the same topic by Spark's Kafka connector and leaves its results in memory, with
-no store behind it: it is a floor, not a rival. A ratio of 1 would be as fast as that floor.
+Measured by `./dev bench latency` on {machine}. Events carry the time at which they were appended; the figures are
+their age when a reader of the view first sees them. *Stateless* shows the newest event of each of a hundred keys,
+*stateful* the maximum in a one-minute window. Headwater runs the app's pipeline and commits results to SQLite in
+one transaction with their offsets. The other side reads the same topic with Spark's Kafka connector and keeps its
+results in memory, without a store: it is a lower bound, not an equivalent. A ratio of 1 would match that lower
+bound.
 """
 
 

@@ -1,12 +1,12 @@
-"""The log against Apache Kafka: same machine, same client, in turns; every cell as the ratio ours / Kafka.
+"""The log compared with Apache Kafka: throughput, latency, start and memory, with the same clients, in turns.
 
 ./dev bench log [--quick] [--only java|python|latency|start] [--no-fsync] [--write]
 
-Needs java (17 or newer) and mvn; Kafka comes from Maven by its coordinates into ~/.cache/headwater. Kafka runs as
-it is shipped and leaves syncing to the operating system; ours runs so, too (--durability never). "With fsync" is
-ours with its own default: before it acknowledges acks=all it waits for the disk, which Kafka does not. A full run
-measures rounds until the next one would end later than 15 minutes after the start, at least one; run it on a quiet
-machine.
+Needs java (17 or newer) and mvn; Maven downloads Kafka into ~/.cache/headwater. Kafka runs with its default
+settings and leaves syncing to the operating system; Headwater does the same here (--durability never). "With
+fsync" is Headwater with its default: it waits for the disk before it acknowledges acks=all, which Kafka does not.
+Ratios are Headwater / Kafka. A full run measures at least one round, and more until the next one would end later
+than 15 minutes after the start. Run it on an idle machine.
 """
 
 import argparse
@@ -23,16 +23,8 @@ from itertools import product
 from os import getloadavg
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from _brokers import (
-    KAFKA_VERSION,
-    Running,
-    create_topic,
-    java_version,
-    kafka_jars,
-    start_headwater,
-    start_kafka,
-)
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 from _loads import (
     acknowledged_after,
     fill,
@@ -44,6 +36,16 @@ from _loads import (
     wait_until_ready,
 )
 from _report import Cell, Results, Side, machine, tables
+
+from support.brokers import (
+    KAFKA_VERSION,
+    Running,
+    create_topic,
+    java_version,
+    kafka_jars,
+    start_headwater,
+    start_kafka,
+)
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "benchmarks" / "log.md"
@@ -61,15 +63,15 @@ Start = Callable[[Path], Running]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """The size of a run."""
 
     seconds: float
-    """In which no further round is begun that would end later."""
+    """No further round starts if it would end later than this."""
     rounds_max: int
     java_bytes: int
     python_bytes: int
     consume_bytes: dict[int, int]
-    """For each size of records."""
+    """By record size."""
     latency_records: int
     starts: int
 
@@ -95,7 +97,7 @@ FULL = Plan(
 
 
 class Bench:
-    """Measures on brokers that run, and prints what it finds."""
+    """Measures running brokers and prints the results."""
 
     def __init__(self, plan: Plan) -> None:
         self.results = Results()
@@ -104,7 +106,7 @@ class Bench:
         self._filled: dict[tuple[Side, int, int], tuple[str, int]] = {}
 
     def starts(self, starts: dict[Side, Start], folder: Path) -> None:
-        """From the start of the process to the first acknowledged record, and memory a moment after it."""
+        """Measure the time from process start to the first acknowledged record, and the memory shortly after."""
         section = "Start and memory"
         acknowledged = Cell(section, "start to first acknowledged record", "s", 0.1, more_is_better=False)
         memory = Cell(section, "idle memory (RSS)", "MB", 0.25, more_is_better=False)
@@ -116,15 +118,15 @@ class Bench:
                     self._note(memory, side, found[side].rss_mb())
 
     def fill(self, brokers: dict[Side, Running], size: int, partitions: int) -> None:
-        """Write what is read later."""
+        """Write the records that `throughput` reads."""
         for side, broker in brokers.items():
-            if side is not Side.FSYNC:  # reading is the same
+            if side is not Side.FSYNC:  # reading does not depend on fsync
                 topic = self._topic(broker, partitions)
                 count = fill(broker.servers, topic, partitions, self._plan.consume_bytes[size] // size, size)
                 self._filled[side, size, partitions] = (topic, count)
 
     def throughput(self, brokers: dict[Side, Running], client: str, size: int, partitions: int) -> None:
-        """Produce, and read what was filled in, on each side in turn."""
+        """Produce, and consume the records of `fill`, on each side in turn."""
         java = client == "java"
         count = (self._plan.java_bytes if java else self._plan.python_bytes) // size
         shape = f"{size} B, {partitions} partition{'s' if partitions > 1 else ''}"
@@ -139,7 +141,7 @@ class Bench:
                 self._note(Cell(NAMES[client], f"consume, {shape}", "records/s", GOALS[client]), side, rate)
 
     def half_load(self, brokers: dict[Side, Running]) -> int:
-        """Half of what the slower of both takes, in records of 1 KB a second."""
+        """Return half the throughput of the slower broker, in records of 1 KB per second."""
         count = self._plan.java_bytes // 1000
         rates = [
             java_produce(brokers[side].servers, self._topic(brokers[side], 8), count, 1000, "1")
@@ -148,7 +150,7 @@ class Bench:
         return int(min(rates) / 2)
 
     def latency(self, brokers: dict[Side, Running], load: int) -> None:
-        """End to end, one record at a time, while another producer sends at that rate."""
+        """Measure end-to-end latency, one record at a time, while another producer sends at the rate `load`."""
         for side, broker in brokers.items():
             topic, noise = self._topic(broker, 1), self._topic(broker, 8)
             found = java_latency(broker.servers, topic, self._plan.latency_records, noise, load)
@@ -181,7 +183,7 @@ def running(starts: dict[Side, Start], folder: Path) -> Iterator[dict[Side, Runn
 
 
 def warm_up(brokers: dict[Side, Running], plan: Plan) -> None:
-    """Let a virtual machine compile what it runs often, as it has in a broker that is up for a while."""
+    """Let the JVM compile its hot code, as it has in a broker that has been running for a while."""
     count = min(WARM_UP_RECORDS, plan.java_bytes // 100)
     for broker in brokers.values():
         topic = create_topic(broker.servers, "warm-up", 8)
@@ -205,7 +207,7 @@ def measure(bench: Bench, starts: dict[Side, Start], plan: Plan, wanted: str | N
                 bench.fill(brokers, size, partitions)
             for number in range(plan.rounds_max):
                 round_began = time.monotonic()
-                # The other way round every time, so that what changes meanwhile favours nobody.
+                # Reverse the order in every round, so that changes over time favour neither side.
                 sides = dict(list(brokers.items())[:: -1 if number % 2 else 1])
                 if wanted in (None, "latency"):
                     bench.latency(sides, 0)
@@ -213,34 +215,37 @@ def measure(bench: Bench, starts: dict[Side, Start], plan: Plan, wanted: str | N
                 for client, size, partitions in product(clients, SIZES, PARTITIONS):
                     bench.throughput(sides, client, size, partitions)
                 now = time.monotonic()
-                print(f"round {number + 1} took {now - round_began:.0f} s, {now - began:.0f} s in all", flush=True)
+                print(
+                    f"round {number + 1} took {now - round_began:.0f} s, {now - began:.0f} s in total", flush=True
+                )
                 if now + (now - round_began) > began + plan.seconds:
                     return
 
 
 PAGE = """\
-# The log against Apache Kafka
+# The log compared with Apache Kafka
 
 Written by `./dev bench log{how} --write` on {day:%Y-%m-%d}, on {machine}, {java}.
 Load average before {load[0]:.1f}, after {load[1]:.1f}.
 
-Apache Kafka {version} (one node, KRaft, -Xmx1G, as shipped) and `headwater broker` run at the same time and are
-measured in turns with the same client over loopback; client and broker share the cores. Figures are medians of the
-rounds. Ratio: ours / Kafka's; of rates more is better, of times and memory less. What is read was written in the
-same batches of 64 kB to both, and librdkafka is told not to pause when it is far ahead of its user
-(`fetch.queue.backoff.ms=5`, `queued.min.messages=1000000`); all else is the clients' default.
+Apache Kafka {version} (one node, KRaft, -Xmx1G, default settings) and `headwater broker` run at the same time and
+are measured in turns with the same client over loopback; client and broker share the cores. Figures are medians of
+the rounds. The ratio is Headwater / Kafka: for rates higher is better, for times and memory lower is better. The
+records that are consumed were written to both brokers in the same batches of 64 kB. librdkafka is configured not
+to pause when it is far ahead of its user (`fetch.queue.backoff.ms=5`, `queued.min.messages=1000000`); all other
+client settings are defaults.
 
-**fsync.** Kafka acknowledges before its records are on the disk, and leaves them to the operating system
-(`flush.messages` and `flush.ms` as shipped). "Headwater" does the same here (`--durability never`). "With fsync"
-is Headwater as it is shipped: with acks=all it answers when the disk has the records. With acks=1 it answers
-before, but readers see records only then, and the disk is as busy.
+**fsync.** Kafka acknowledges records before they are on disk and leaves syncing to the operating system
+(`flush.messages` and `flush.ms` have their defaults). "Headwater" does the same here (`--durability never`). "With
+fsync" is Headwater with its default: with acks=all it acknowledges records once they are on disk. With acks=1 it
+acknowledges earlier, but readers see the records only once they are on disk, and the disk is as busy.
 
 {tables}
 """
 
 
 def report(results: Results, plan: Plan, load: tuple[float, float]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return PAGE.format(
         how=" --quick" if plan is QUICK else "",
         day=datetime.now(UTC),
@@ -256,9 +261,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="./dev bench log", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a smoke run: one round of few records, 4 minutes")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: one round with few records, 4 minutes")
     parser.add_argument("--only", choices=(*CLIENTS, "latency", "start"), help="measure only this")
-    parser.add_argument("--no-fsync", action="store_true", help="leave out the broker that waits for the disk")
+    parser.add_argument("--no-fsync", action="store_true", help="leave out the broker that syncs")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
     arguments = parser.parse_args()
     plan = QUICK if arguments.quick else FULL
@@ -272,11 +277,11 @@ def main() -> None:
         del starts[Side.FSYNC]
     bench = Bench(plan)
     load_before = getloadavg()[0]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the brokers are stopped too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the brokers are stopped as well
     try:
         measure(bench, starts, plan, arguments.only)
     except KeyboardInterrupt:
-        print("interrupted: this is what was measured until then")
+        print("interrupted; results so far:")
     text = report(bench.results, plan, (load_before, getloadavg()[0]))
     print("\n" + text)
     if arguments.write:

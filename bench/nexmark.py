@@ -1,14 +1,14 @@
-"""Nexmark: q0 to q22 of examples/nexmark against Flink SQL, over the same files.
+"""Nexmark: q0 to q22 of examples/nexmark compared with Flink SQL over the same files.
 
 ./dev bench nexmark [--queries q3,q5] [--events N] [--rounds N] [--flink [PYTHON]] [--write]
 
-Each query runs to the end of its files, once over few events and once over all; a rate is of the events and
-seconds that are more in the second, so what it takes to start is left out on both sides. A rate counts all events,
-whichever kinds a query reads. Results go nowhere, but those of q10, which go to files. Sides take turns, and only
-ratios within one run mean anything.
+Each query runs to the end of its files, once over few events and once over all. A rate is the difference in events
+divided by the difference in seconds, so startup time does not count on either side. It counts all events,
+whichever kinds a query reads. Results are discarded, except those of q10, which are written to files. The sides
+take turns; compare ratios only within one run.
 
-Without `--flink` only our side is measured. Flink is installed from PyPI below ~/.cache/headwater unless PYTHON
-has it. `--write` puts it into docs/benchmarks/nexmark.md.
+Without `--flink` only Headwater is measured. Flink is installed from PyPI into ~/.cache/headwater unless PYTHON
+is a Python that has it. `--write` updates docs/benchmarks/nexmark.md.
 """
 
 import argparse
@@ -43,20 +43,20 @@ FILES_PER_BATCH = 5
 OURS, FLINK = "Headwater", "Flink SQL"
 DELAY = 4_000_000
 NOT_COMPARED = {
-    "q6": "Flink SQL has none: its window over the last rows takes no changes",
-    "q12": "by the clock, Flink may wait for the end of a window",
-    "q13": "Flink's files cannot be looked up, so there it is a join of two streams, which remembers all bids",
+    "q6": "not possible in Flink SQL: its OVER window does not accept retractions",
+    "q12": "processing time: Flink may wait for the end of a window",
+    "q13": "Flink has no lookup join on files, so it joins two streams and keeps all bids in state",
 }
 TIMEOUT_S = 300
 MORE_S_MIN = 0.3
-"""So much longer a run over all events must be; what it takes to start differs by nearly as much."""
+"""A run over all events must take at least this much longer; startup times differ by nearly as much."""
 
 Seconds = dict[str, float]
-"""Of each part: few events, and all of them."""
+"""Seconds of each part: few events, and all events."""
 
 
 def run(spark: Any, folder: Path, name: str) -> float:
-    """Seconds from the query to its end."""
+    """Run a query to its end and return the seconds it took."""
     query = QUERIES[name]
     inputs: dict[str, Any] = {
         kind: read(spark, folder, kind) for kind in signature(query).parameters if kind in house.SCHEMAS
@@ -81,13 +81,13 @@ def read(spark: Any, folder: Path, kind: str) -> Any:
 
 
 def run_flink(python: str, folder: Path, small: Path, name: str) -> Seconds | str:
-    """Seconds of both parts; or why there are none."""
+    """Return the seconds of both parts, or the reason why there are none."""
     with tempfile.TemporaryDirectory(prefix="bench-flink-") as state:
         command = [python, str(FLINK_SIDE), str(folder), str(small), name, state]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired:
-            return f"not done after {TIMEOUT_S} s"
+            return f"not finished after {TIMEOUT_S} s"
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["it failed"])[-1][:300]
     found = json.loads(done.stdout.strip().splitlines()[-1])
@@ -100,15 +100,15 @@ def write_files(folder: Path, count: int) -> None:
 
 
 def rate(seconds: Seconds, count: int) -> float | None:
-    """Events a second, without what it takes to start; None where that is nearly all."""
+    """Return events per second without startup time; None if startup is nearly all of it."""
     more_s = seconds["all_s"] - seconds["small_s"]
     return (count - SMALL_EVENTS) / more_s if more_s > MORE_S_MIN else None
 
 
 def measure(spark: Any, parts: dict[str, Path], name: str, arguments: Any, python: str | None) -> list[str]:
-    """The cells of a query's row."""
+    """Return the cells of a query's row."""
     rates: dict[str, list[float | None]] = {OURS: [], FLINK: []}
-    trouble = ""
+    failure = ""
     for _ in range(arguments.rounds):
         ours = {part: run(spark, folder, name) for part, folder in parts.items()}
         rates[OURS].append(rate(ours, arguments.events))
@@ -116,13 +116,13 @@ def measure(spark: Any, parts: dict[str, Path], name: str, arguments: Any, pytho
             continue
         theirs = run_flink(python, parts["all_s"], parts["small_s"], name)
         if isinstance(theirs, str):
-            trouble = theirs
+            failure = theirs
         else:
             rates[FLINK].append(rate(theirs, arguments.events))
     ours_rate, flink_rate = (_middle(rates[side]) for side in (OURS, FLINK))
     ratio = "" if ours_rate is None or flink_rate is None else f"{ours_rate / flink_rate:.3g}"
-    short = "too few events to tell" if any(None in some for some in rates.values()) else ""
-    notes = "; ".join(filter(None, (NOT_COMPARED.get(name), trouble, short)))
+    short = "too few events to measure" if any(None in some for some in rates.values()) else ""
+    notes = "; ".join(filter(None, (NOT_COMPARED.get(name), failure, short)))
     return [name, *("" if one is None else f"{one:,.0f}" for one in (ours_rate, flink_rate)), ratio, notes]
 
 
@@ -139,14 +139,14 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         spark_session("bench", master="local[2]", log_file=Path(folder) / "spark.log") as spark,
     ):
-        # As a pipeline that is to end has it: by the clock, in q12, there would be batches without data for ever.
+        # As in a pipeline that runs once: q12 uses processing time and would run batches without data forever.
         spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         parts = {"small_s": Path(folder) / "small", "all_s": Path(folder) / "all"}
         write_files(parts["small_s"], SMALL_EVENTS)
         write_files(parts["all_s"], arguments.events)
         print("\n".join(HEAD), flush=True)
         for name in arguments.queries:
-            run(spark, parts["small_s"], name)  # Java compiles what is measured, and workers are started.
+            run(spark, parts["small_s"], name)  # Let the JVM compile its hot code and start the workers.
             rows.append(measure(spark, parts, name, arguments, python))
             print(_line(rows[-1]), flush=True)
     print("\n".join(verdicts(rows)), flush=True)
@@ -163,7 +163,7 @@ def _line(row: list[str]) -> str:
 
 
 def verdicts(rows: list[list[str]]) -> list[str]:
-    """What was to be reached, and whether it was."""
+    """Return the goals and whether they are reached."""
     ratios = {row[0]: float(row[3]) for row in rows if row[3] and row[0] not in NOT_COMPARED}
     if not ratios:
         return []
@@ -172,17 +172,17 @@ def verdicts(rows: list[list[str]]) -> list[str]:
     least = min(ratios, key=lambda name: ratios[name])
     goals = [
         ("geometric mean of the ratios", 1.0, mean),
-        ("share of queries that are ahead", 0.5, ahead / len(ratios)),
-        (f"the least ratio, {least}", 1 / 3, ratios[least]),
+        ("share of queries faster than Flink SQL", 0.5, ahead / len(ratios)),
+        (f"lowest ratio, {least}", 1 / 3, ratios[least]),
     ]
-    lines = ["", "| goal | at least | found | |", "|---|--:|--:|---|"]
+    lines = ["", "| goal | at least | measured | |", "|---|--:|--:|---|"]
     for name, goal, found in goals:
-        lines.append(f"| {name} | {goal:.3g} | {found:.3g} | {'ok' if found >= goal else '**short**'} |")
+        lines.append(f"| {name} | {goal:.3g} | {found:.3g} | {'ok' if found >= goal else '**missed**'} |")
     return lines
 
 
 def write(rows: list[list[str]], count: int) -> None:
-    """Put what was measured in the place of what was said of the same queries, and keep the rest."""
+    """Replace the page's rows of the measured queries, and keep the other rows."""
     known = REPORT.read_text().splitlines() if REPORT.exists() else []
     cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in known if line.startswith("| q"))
     merged = {row[0]: row for row in cells if row[0] in QUERIES} | {row[0]: row for row in rows}
@@ -200,11 +200,11 @@ def write(rows: list[list[str]], count: int) -> None:
 
 INTRODUCTION = """# Nexmark
 
-By `./dev bench nexmark` on {machine}: {events:,} events (of 50 one is a person, three are auctions, 46 bids) as
-CSV files, read to their end by both, two cores each, one after the other. State is in RocksDB on both sides, Flink
-has mini-batches and checkpoints every ten seconds. Rates count all events and leave out what it takes to start. A
-ratio of more than 1 is faster than Flink SQL. The queries are in `examples/nexmark/queries.py`, Flink's in
-`bench/_flink_nexmark.sql`."""
+Measured by `./dev bench nexmark` on {machine}. Both sides read {events:,} events (of every 50, one is a person,
+three are auctions and 46 are bids) from CSV files to their end, one side after the other, with two cores each.
+State is in RocksDB on both sides; Flink uses mini-batches and checkpoints every ten seconds. Rates count all
+events and exclude startup time. A ratio above 1 is faster than Flink SQL. The queries are in
+`examples/nexmark/queries.py`, Flink's in `bench/_flink_nexmark.sql`."""
 
 
 def parse() -> argparse.Namespace:

@@ -1,12 +1,13 @@
-"""Opening a long log: a sparse one of 50 GB against one of 1 GB, each in a process of its own, in turns.
+"""Opening a long log: a sparse log of 50 GB compared with one of 1 GB, each in its own process, in turns.
 
 ./dev bench open
 
-Sealed segments are holes with a true index beside them. The open one is as large as a crash can leave it without a
-saved index. Measured is what the broker does for a partition at its start, and then a look-up by time, which asks
-every segment.
+Sealed segments are sparse files with a complete index. The open segment is as large as it can get after a crash
+without a saved index. The benchmark measures what the broker does for a partition when it starts, then looks up an
+offset by time, which checks every segment.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,7 @@ print(seconds, after - before, after, log.size_bytes)
 
 
 def make(directory: Path, segments: int) -> None:
-    """Write sealed segments of a GiB that take no room, and an open one."""
+    """Write sealed segments of 1 GiB that take no disk space, and an open segment."""
     directory.mkdir(parents=True)
     records = GIB // BATCH_BYTES
     for number in range(segments):
@@ -70,6 +71,7 @@ def measure(directory: Path) -> tuple[float, int, int]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="./dev bench open", description=(__doc__ or "").partition("\n")[0]).parse_args()
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder:
         logs = {size: Path(folder) / f"{size}" for size in (1, 50)}
         for size, directory in logs.items():
@@ -80,10 +82,10 @@ def main() -> None:
                 found[size].append(measure(directory))
     for size, rows in found.items():
         seconds, grown, peak = (median(column) for column in zip(*rows, strict=True))
-        print(f"{size:3d} GB: opened in {seconds * 1000:.1f} ms, {grown} KiB more memory, {peak} KiB in all")
+        print(f"{size:3d} GB: opened in {seconds * 1000:.1f} ms, memory grew by {grown} KiB to {peak} KiB")
     seconds = median(row[0] for row in found[50]) / median(row[0] for row in found[1])
     memory = median(row[2] for row in found[50]) / median(row[2] for row in found[1])
-    print(f"50 GB / 1 GB: {seconds:.1f} times the time, {memory:.2f} times the memory")
+    print(f"50 GB takes {seconds:.1f}x the time and {memory:.2f}x the memory of 1 GB")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Log to Arrow columns: our reader against confluent-kafka's consume(), same broker, same records, in turns.
+"""Reading the log into Arrow columns: Headwater's client compared with confluent-kafka's consume(), in turns.
 
 ./dev bench read [RECORDS]
+
+Both read the same records from the same broker.
 """
 
-import sys
+import argparse
 import time
 from collections.abc import Callable
 from statistics import median
@@ -21,19 +23,19 @@ SIZES = (100, 1000)
 
 
 def ours(servers: str, topic: str, records: int) -> int:
-    """As a task of the Spark source does it."""
+    """Read as a task of the Spark source does."""
     partition = TopicPartition(topic, 0)
     rows = at = 0
     with Client(servers) as client:
         while at < records:
-            data, behind = client.read(partition, at)
+            data, next_offset = client.read(partition, at)
             rows += to_arrow(data, partition, at, records).num_rows
-            at = behind
+            at = next_offset
     return rows
 
 
 def theirs(servers: str, topic: str, records: int) -> int:
-    """The fastest way to the same columns with librdkafka from Python."""
+    """Build the same columns as fast as librdkafka allows from Python."""
     settings = {"bootstrap.servers": servers, "group.id": "bench", "fetch.wait.max.ms": 10}
     consumer = confluent_kafka.Consumer(settings)
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
@@ -60,7 +62,9 @@ def rate(read: Callable[[str, str, int], int], servers: str, topic: str, records
 
 
 def main() -> None:
-    records = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
+    parser = argparse.ArgumentParser(prog="./dev bench read", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("records", nargs="?", type=int, default=500_000, help="of 100 B (default: 500000)")
+    records = parser.parse_args().records
     with Broker(durability="never") as broker:
         servers = broker.bootstrap_servers
         for size in SIZES:
@@ -69,7 +73,8 @@ def main() -> None:
             sides = (ours, theirs)
             measured = [[rate(side, servers, topic, count) for side in sides] for _ in range(ROUNDS)]
             us, them = (median(some) for some in zip(*measured, strict=True))
-            print(f"{size:>5} B: ours {us:>9,.0f} rows/s, librdkafka {them:>9,.0f} rows/s, ratio {us / them:.2f}")
+            rates = f"Headwater {us:>9,.0f} rows/s, librdkafka {them:>9,.0f} rows/s"
+            print(f"{size:>5} B: {rates}, {us / them:.2f}x librdkafka")
 
 
 def fill(servers: str, topic: str, records: int, size: int) -> None:

@@ -1,10 +1,10 @@
-"""Rows into the places outside, each batch exactly once, against Spark's own writers, which promise less.
+"""Sinks, which write each batch exactly once, compared with Spark's own writers, which do not guarantee that.
 
 ./dev bench sinks [ROWS] [--only NAME ...] [--write]
 
-Each side gets the same stream of Parquet files, two for a micro-batch, and writes to the same place. Spark's JDBC,
+Each side reads the same stream of Parquet files, two per micro-batch, and writes to the same system. Spark's JDBC,
 file and Kafka writers append without the guarantee; upserts are compared with the usual recipe, a staging table
-written by JDBC and merged. Jars come from Maven and are for this comparison only. PostgreSQL waits for its disk.
+written by JDBC and merged. Jars come from Maven and serve only this comparison. PostgreSQL syncs to disk.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from uuid import uuid4
 
-from _brokers import create_topic, start_headwater
-from _maven import jars
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 from _report import machine
 from _spark import CONNECTOR
 from pyspark.sql import DataFrame, SparkSession
@@ -31,15 +31,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 import headwater as hw
 from headwater.sink import Batch, Sink, Stream
 from headwater.spark.session.session import spark_session
+from support.brokers import create_topic, start_headwater
+from support.maven import jars
+from support.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT))
-from torture.postgres import PostgresServer  # noqa: E402 - beside us, not installed
 
 ROUNDS = 3
 BATCHES = 4
 FILES = 2
-"""Of a batch, and so its partitions: Spark's writers have a connection for each."""
+"""Files per batch, and so its partitions: Spark's writers open a connection for each."""
 GOAL_APPEND, GOAL_UPSERT = 0.7, 1.0
 PAGE = ROOT / "docs" / "benchmarks" / "sinks.md"
 DRIVERS = (("org.postgresql", "postgresql", "42.7.4"), ("org.xerial", "sqlite-jdbc", "3.46.1.3"))
@@ -49,7 +50,7 @@ Write = Callable[[DataFrame, int], None]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What all sides share; each writing gets names of its own."""
+    """The servers, files and session that both sides share; each measurement uses new names in them."""
 
     spark: SparkSession
     postgres: PostgresServer
@@ -65,7 +66,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A place, our way to it and theirs; each is made anew for a round."""
+    """A sink of Headwater and the Spark writer it is compared with; both are created for each round."""
 
     name: str
     ours: Callable[[World, str], Sink]
@@ -83,7 +84,7 @@ def through_jdbc(world: World, name: str) -> Write:
 
 
 def through_staging(world: World, name: str) -> Write:
-    """Truncate a staging table, fill it by JDBC, merge it: the answer that everybody gets who asks."""
+    """Truncate a staging table, fill it by JDBC, merge it: the usual recommendation for upserts from Spark."""
     import psycopg
 
     columns = "id, product, customer, amount, at"
@@ -111,9 +112,9 @@ def through_staging(world: World, name: str) -> Write:
 def through_sqlite_jdbc(world: World, name: str) -> Write:
     options = {"url": f"jdbc:sqlite:{world.folder / name}", "driver": "org.sqlite.JDBC", "dbtable": "results"}
     options["batchsize"] = "10000"
-    with closing(sqlite3.connect(world.folder / name)) as db:  # Spark cannot tell that it is not there.
+    with closing(sqlite3.connect(world.folder / name)) as db:  # Spark does not detect that it is missing.
         db.execute("create table results (id integer, product text, customer text, amount real, at text)")
-    # SQLite takes one writer at a time.
+    # SQLite allows one writer at a time.
     return lambda rows, _: rows.coalesce(1).write.format("jdbc").options(**options).mode("append").save()
 
 
@@ -150,7 +151,7 @@ CASES = (
 
 
 def ours(query: str, sink: Sink, schema: DataFrame, key: tuple[str, ...]) -> tuple[Write, Callable[[], None]]:
-    """As `headwater run` does it: the micro-batch as Arrow, to the sink, with its number."""
+    """Write as `headwater run` does: pass the micro-batch as Arrow to the sink, with its number."""
     stream = Stream(query=query, schema=to_arrow_schema(schema.schema, timezone="UTC"), key=key)
     writer = sink.open(stream)
 
@@ -161,11 +162,11 @@ def ours(query: str, sink: Sink, schema: DataFrame, key: tuple[str, ...]) -> tup
 
 
 def measure(world: World, case: Case, side: str) -> float:
-    """Rows a second, from the start of the query to its end."""
+    """Return rows per second from the start of the query to its end."""
     name = f"results_{uuid4().hex[:12]}"
     source = world.folder / ("changes" if case.key else "rows")
     schema = world.spark.read.parquet(str(source))
-    close: Callable[[], None] = lambda: None  # noqa: E731 - there is nothing to close
+    close: Callable[[], None] = lambda: None  # noqa: E731 - Spark's writers need no closing
     if side == "ours":
         write, close = ours(f"bench.{name}", case.ours(world, name), schema, case.key)
     else:
@@ -184,7 +185,7 @@ def measure(world: World, case: Case, side: str) -> float:
 
 
 def clean(world: World, name: str) -> None:
-    """Give the disk back, so that the next has as much."""
+    """Delete the results, so that every measurement has the same free disk space."""
     import psycopg
 
     with psycopg.connect(world.postgres.dsn, autocommit=True) as db:
@@ -195,9 +196,9 @@ def clean(world: World, name: str) -> None:
 
 
 def make_rows(spark: SparkSession, folder: Path, count: int) -> None:
-    """The same rows for all: orders with new ids, and orders whose second half has the ids of the first.
+    """Write the input of all sides: orders with new ids, and orders whose second half repeats ids of the first.
 
-    An id is once in a batch: the merge of the recipe would fail on two.
+    An id occurs once in a batch: the recipe's merge would fail on duplicates.
     """
     size = count // BATCHES
     for name, distinct in (("rows", count), ("changes", count // 2)):
@@ -230,11 +231,11 @@ def world_of(count: int) -> Iterator[World]:
 
 
 def table(results: dict[str, tuple[Case, float, float]]) -> Iterator[str]:
-    yield "| place | Headwater, exactly once, rows/s | Spark, without, rows/s | by | ratio | goal | |"
+    yield "| sink | Headwater, exactly once, rows/s | Spark, no guarantee, rows/s | writer | ratio | goal | |"
     yield "|---|--:|--:|---|--:|--:|---|"
     for case, mine, theirs in results.values():
         ratio = mine / theirs
-        verdict = "ok" if round(ratio, 2) >= case.goal else "**short**"
+        verdict = "ok" if round(ratio, 2) >= case.goal else "**missed**"
         figures = f"{mine:,.0f} | {theirs:,.0f} | {case.against} | {ratio:.2f} | ≥ {case.goal:g}"
         yield f"| {case.name} | {figures} | {verdict} |"
 
@@ -243,11 +244,11 @@ def page(results: dict[str, tuple[Case, float, float]], rows: int) -> str:
     lines = [
         "# Sinks",
         "",
-        "What the guarantee costs: `./dev bench sinks --write` wrote this page. Spark's writers append without a",
-        "guarantee, the upsert is the usual staging table with a merge.",
+        "The cost of exactly-once writes, measured by `./dev bench sinks --write`. Spark's writers append without",
+        "that guarantee; the upsert is compared with the usual staging table and merge.",
         "",
-        f"On {machine()}. {rows:,} rows of five columns in {BATCHES} micro-batches, {ROUNDS} rounds in turns",
-        "after one to warm up, medians.",
+        f"On {machine()}. {rows:,} rows of five columns in {BATCHES} micro-batches; medians of {ROUNDS} rounds in",
+        "turns after a warm-up.",
         "",
         *table(results),
         "",
@@ -261,7 +262,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="cases whose name contains one of these")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
-    cases = [c for c in CASES if not options.only or any(word in c.name for word in options.only)]
+    cases = [c for c in CASES if not options.only or any(part in c.name for part in options.only)]
     results = {}
     with world_of(options.rows) as world:
         for case in cases:
@@ -271,7 +272,7 @@ def main() -> None:
             mine, theirs = (median(side) for side in zip(*rounds, strict=True))
             results[case.name] = (case, mine, theirs)
             print(
-                f"{case.name}: ours {mine:,.0f}, {case.against} {theirs:,.0f} rows/s, ratio {mine / theirs:.2f}",
+                f"{case.name}: Headwater {mine:,.0f} rows/s, {mine / theirs:.2f}x {case.against} ({theirs:,.0f})",
                 flush=True,
             )
     if options.write:

@@ -1,14 +1,16 @@
-"""`headwater sql` on DuckDB, against the same statement on Spark: from the start of a process to the answer.
+"""`headwater sql` on DuckDB compared with the same statement on Spark, from process start to result.
 
 ./dev bench sql [ROUNDS]
 
-A view of 100,000 rows is joined with a Parquet file of a million and a table of PostgreSQL of 10,000, and grouped.
-Both sides read view and PostgreSQL through us, since neither has a driver for them that comes from PyPI; Spark
-runs on all cores. Told are the first answer of a fresh process, as at the command line, and the second one.
+A view of 100,000 rows is joined with a Parquet file of a million rows and a PostgreSQL table of 10,000 rows, and
+grouped. Both sides read the view and PostgreSQL through Headwater, since neither has a driver for them on PyPI.
+Spark runs on all cores. The benchmark prints the time to the first result of a new process, as at the command
+line, and the time of a second run in the same process.
 """
 
 import argparse
 import multiprocessing
+import sys
 import tempfile
 import time
 from contextlib import ExitStack, closing
@@ -16,14 +18,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _report import machine
-from views import PostgresServer, fill_view
+from views import fill_view
+
+from support.postgres import PostgresServer
 
 SIDES = ("DuckDB", "Spark")
 OPEN = ExitStack()
-"""Spark's session, for as long as the process."""
+"""Keeps Spark's session open until the process ends."""
 STATEMENT = """
     select c.city, k.kind, count(*) as orders, sum(o.amount) as amount
     from orders o join {parquet} k on k.id = o.id join {customers} c on c.id = o.id % 10000
@@ -58,24 +64,24 @@ def on_spark(folder: Path, dsn: str) -> int:
     return len(spark.sql(STATEMENT.format(parquet="kinds", customers="customers")).collect())
 
 
-def twice(side: str, folder: Path, dsn: str, began: float, teller: Connection) -> None:
-    """In a fresh process: the answer, and the answer again."""
+def run_twice(side: str, folder: Path, dsn: str, began: float, results: Connection) -> None:
+    """Run the statement twice in this new process, and send both times."""
     run = {"DuckDB": on_duckdb, "Spark": on_spark}[side]
     count = run(folder, dsn)
     first = time.time() - began
     again = time.perf_counter()
     assert run(folder, dsn) == count
-    teller.send((first, time.perf_counter() - again, count))
+    results.send((first, time.perf_counter() - again, count))
     OPEN.close()
 
 
 def measure(side: str, folder: Path, dsn: str) -> tuple[float, float]:
     context = multiprocessing.get_context("spawn")
-    told, teller = context.Pipe()
-    process = context.Process(target=twice, args=(side, folder, dsn, time.time(), teller))
+    receiver, sender = context.Pipe()
+    process = context.Process(target=run_twice, args=(side, folder, dsn, time.time(), sender))
     process.start()
-    teller.close()  # Ours: if the process fails, there is nobody left to tell, and we hear that.
-    first, second, count = told.recv()
+    sender.close()  # this process's copy: if the other fails, `recv` raises EOFError
+    first, second, count = receiver.recv()
     process.join()
     assert count == 20
     return first, second
@@ -101,7 +107,7 @@ def main() -> None:
         fill(folder, server.dsn)
         rounds = [{side: measure(side, folder, server.dsn) for side in SIDES} for _ in range(options.rounds)]
     print(f"On {machine()}; medians of {options.rounds} rounds.\n")
-    print("| | first answer, s | second answer, s |\n|---|--:|--:|")
+    print("| | first result, s | second result, s |\n|---|--:|--:|")
     for side in SIDES:
         first, second = (median(each[side][n] for each in rounds) for n in (0, 1))
         print(f"| {side} | {first:.2f} | {second:.2f} |")

@@ -1,20 +1,19 @@
-"""Stateful processing: `hw.windowed` against Spark's own aggregation, transformWithState per key, and Flink SQL.
+"""Stateful processing: `hw.windowed` compared with Spark's own aggregation, transformWithState, and Flink SQL.
 
 ./dev bench state [--keys 1000,100000] [--events N] [--kinds sum,window] [--rounds N] [--bare] [--per-key]
                   [--flink [PYTHON]] [--growth] [--write]
 
-A running sum (one window for all time, a pane in every batch) and a tumbling window (a pane when the watermark is
-past it) over string keys. Each query first takes large micro-batches that fill the state, then small ones of
-10,000 rows over the state that is there; sides take turns, and only ratios within one run mean anything. On a
-machine that does other things too, compare the seconds of processor time.
+A running sum (one global window, a pane in every batch) and a tumbling window (a pane when the watermark passes
+its end) over string keys. Each query first processes large micro-batches that fill the state, then small ones of
+10,000 rows over the existing state. The sides take turns; compare ratios only within one run. On a busy machine,
+compare the CPU seconds.
 
-`--bare` adds the least that a kernel has to do. Per-key transformWithState is slow: it gets a hundredth of the
-events. Flink is installed from PyPI below ~/.cache/headwater unless PYTHON has it; its rows come from its own
-generator, and only the large part can be compared. `--write` puts it into docs/benchmarks/state.md, in place of
-what was measured of the same keys before.
+`--bare` adds minimal kernels. Per-key transformWithState is slow: it gets a hundredth of the events. Flink is
+installed from PyPI into ~/.cache/headwater unless PYTHON is a Python that has it; its rows come from its own
+generator, and only the large batches can be compared. `--write` updates docs/benchmarks/state.md, replacing
+earlier rows with the same keys.
 
-`--growth` measures something else instead: ours alone with 100 k and with 10 M keys, one after the other, for what
-is said of how it grows.
+`--growth` instead measures only Headwater with 100 k keys and then with 10 M keys, to show how it scales.
 """
 
 import argparse
@@ -47,13 +46,13 @@ LARGE_BATCHES, SMALL_BATCHES, SMALL_ROWS = 4, 8, 10_000
 FILES = 2
 EVENTS_MIN = 2_000_000
 KEYS = [1000, 100_000, 1_000_000]
-OURS, PLAIN, NATIVE, BARE = "ours", "ours, no panes", "native", "bare kernel"
-PER_KEY, FLINK = "per key", "Flink SQL"
-GROWN = "ours, against 100 k keys"
+OURS, PLAIN, NATIVE, BARE = "Headwater", "Headwater, no panes", "Spark", "bare kernel"
+PER_KEY, FLINK = "transformWithState", "Flink SQL"
+GROWN = "Headwater, vs. 100 k keys"
 
 
 class PerKey(StatefulProcessor):
-    """Spark's way: a value of state and a call of Python for each key."""
+    """A running sum with transformWithState: a state value and a Python call for each key."""
 
     def init(self, handle: Any) -> None:
         self._sum = handle.getValueState("sum", "v double")
@@ -73,24 +72,24 @@ Side = tuple[Build, str]
 
 
 def ours(kind: str) -> Build:
-    """What a user writes."""
+    """Return the query as a user writes it."""
     total = {"v": hw.sum("v")}
     if kind == "sum":
         operator = hw.windowed(what=total, where=hw.Global(), when=hw.EveryBatch(), how=hw.ACCUMULATING, by=["k"])
     else:
         operator = hw.windowed(what=total, where=hw.Tumbling("1 minute"), when=hw.AfterWatermark(), by=["k"])
 
-    return _declared(operator)
+    return _on_declared_rows(operator)
 
 
 def plain(kind: str) -> Build:
-    """What a user writes who wants the newest results and no panes."""
+    """Return the query as a user writes it to get only the newest results, without panes."""
     where = hw.Global() if kind == "sum" else hw.Tumbling("1 minute")
-    return _declared(hw.windowed(what={"v": hw.sum("v")}, where=where, by=["k"]))
+    return _on_declared_rows(hw.windowed(what={"v": hw.sum("v")}, where=where, by=["k"]))
 
 
-def _declared(operator: Build) -> Build:
-    """Behind rows that are declared as a topic's are."""
+def _on_declared_rows(operator: Build) -> Build:
+    """Apply an operator to rows whose event time is declared as a topic's is."""
 
     def build(stream: Any) -> Any:
         rows = stream.withColumn("at", F.timestamp_micros("at"))
@@ -100,7 +99,7 @@ def _declared(operator: Build) -> Build:
 
 
 def native(kind: str) -> Side:
-    """What Spark has, with the output mode it needs."""
+    """Return Spark's own aggregation, with the output mode it needs."""
     if kind == "sum":
         return lambda s: s.groupBy("k").agg(F.sum("v")), "update"
 
@@ -122,9 +121,9 @@ def per_key(stream: Any) -> Any:
 
 
 def sides(kind: str, keys: int, arguments: Any) -> dict[str, Side]:
-    """Each side's query, with its output mode."""
+    """Return each side's query with its output mode."""
     found: dict[str, Side] = {OURS: (ours(kind), "append"), NATIVE: native(kind)}
-    if keys < 10**6:  # Where keys are few; with many it is what Spark's own is.
+    if keys < 10**6:  # With many keys it performs as Spark's own operator does.
         found[PLAIN] = (plain(kind), "update")
     if arguments.bare:
         found[BARE] = (bare(kind), "append")
@@ -134,13 +133,13 @@ def sides(kind: str, keys: int, arguments: Any) -> dict[str, Side]:
 
 
 def make_input(spark: Any, folder: Path, keys: int, events: int) -> int:
-    """Files for large batches and then small ones; event time goes through two windows in each part."""
+    """Write files for large batches, then small ones; event time passes through two windows in each part."""
     batch = events // LARGE_BATCHES
     rows = 0
     for number in range(LARGE_BATCHES + SMALL_BATCHES):
         size = batch if number < LARGE_BATCHES else SMALL_ROWS
         key = F.pmod(F.xxhash64(F.lit(number), "id"), F.lit(keys))
-        # All of a key's first rows are in the first batches, so that the state is full when the small ones come.
+        # The large batches contain every key, so that the state is complete when the small batches start.
         if number < LARGE_BATCHES and events <= 2 * keys:
             key = F.pmod(F.col("id") + number * size, F.lit(keys))
         at = (F.lit(number) * WINDOW / 4 + F.col("id") * (WINDOW / 4) / size).cast("long")
@@ -154,34 +153,37 @@ def make_input(spark: Any, folder: Path, keys: int, events: int) -> int:
 
 
 def processor_seconds() -> float:
-    """What this process and all below it, Java and the workers, have used of the processors."""
-    below: dict[int, list[int]] = {}
+    """Return the CPU seconds used by this process and its descendants: Java and the Python workers."""
+    children: dict[int, list[int]] = {}
     used: dict[int, float] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # It has ended meanwhile.
+            continue  # The process has ended meanwhile.
         process = int(path.parent.name)
-        below.setdefault(int(fields[1]), []).append(process)
+        children.setdefault(int(fields[1]), []).append(process)
         used[process] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     total, waiting = 0.0, [os.getpid()]
     while waiting:
         process = waiting.pop()
         total += used.get(process, 0.0)
-        waiting += below.get(process, [])
+        waiting += children.get(process, [])
     return total
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of the large batches without the first: rows a second. Of a small one, the median: seconds. And processor
-    time: of a large part's million rows, and of a small batch."""
+    """The results of a query."""
 
     rate: float
+    """Rows per second in the large batches, without the first."""
     small_s: float
+    """Median duration of a small batch."""
     cpu_per_million: float
+    """CPU seconds per million rows in the large batches."""
     cpu_small_s: float
+    """CPU seconds per small batch."""
 
 
 def measure(spark: Any, folder: Path, build: Build, mode: str, batches: int) -> Measured:
@@ -210,7 +212,7 @@ def measure(spark: Any, folder: Path, build: Build, mode: str, batches: int) -> 
     large = progress[1:LARGE_BATCHES]
     rate = sum(p.numInputRows for p in large) / (sum(p.batchDuration for p in large) / 1000)
     small = [p.batchDuration / 1000 for p in progress[LARGE_BATCHES + 1 :]]
-    shutil.rmtree(checkpoint, ignore_errors=True)  # Spark may still be tidying up in it.
+    shutil.rmtree(checkpoint, ignore_errors=True)  # Spark may still be cleaning up in it.
     large_rows = sum(p.numInputRows for p in large) / 1e6
     return Measured(
         rate,
@@ -244,7 +246,7 @@ def main() -> None:
 
 
 def warm_up(spark: Any, path: Path, kinds: list[str]) -> None:
-    """Have Java compile what is measured, and the workers started."""
+    """Let the JVM compile its hot code and start the workers."""
     make_input(spark, path, 10_000, 400_000)
     for kind in kinds:
         for build, mode in ((ours(kind), "append"), native(kind), (plain(kind), "update")):
@@ -252,12 +254,12 @@ def warm_up(spark: Any, path: Path, kinds: list[str]) -> None:
 
 
 def growth(spark: Any, folder: Path, kinds: list[str]) -> list[str]:
-    """Ours with many keys against ours with fewer, in one run."""
+    """Compare Headwater with many keys and with fewer, in one run."""
     found: dict[tuple[str, int], Measured] = {}
     for keys in (10**5, 10**7):
         path = folder / f"in-{keys}"
         make_input(spark, path, keys, max(EVENTS_MIN, 2 * keys))
-        rounds = range(1 if keys > 10**6 else 3)  # What is over in seconds differs from one time to the next.
+        rounds = range(1 if keys > 10**6 else 3)  # Short runs vary more.
         for kind in kinds:
             some = [measure(spark, path, ours(kind), "append", LARGE_BATCHES + SMALL_BATCHES) for _ in rounds]
             found[kind, keys] = middle(some)
@@ -310,7 +312,7 @@ def _row(name: tuple[str, int, str], found: Measured, base: Measured) -> str:
 
 
 def a_hundredth(spark: Any, path: Path, events: int) -> Path:
-    """Some of the events, in as many batches."""
+    """Return a folder with a hundredth of the events."""
     small = path.with_name(f"{path.name}-small")
     if not small.exists():
         some_rows = spark.read.parquet(str(path)).limit(events // 100)
@@ -325,7 +327,7 @@ def middle(samples: list[Measured]) -> Measured:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=lambda t: [int(n) for n in t.split(",")], default=KEYS)
-    parser.add_argument("--events", type=int, default=EVENTS_MIN, help="at least; there are two for each key")
+    parser.add_argument("--events", type=int, default=EVENTS_MIN, help="minimum; there are at least two per key")
     parser.add_argument("--kinds", type=lambda t: t.split(","), default=["sum", "window"])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--bare", action="store_true")
@@ -336,13 +338,13 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-_COLUMNS = ("state", "keys", "side", "large batches, rows/s", "ratio", "processor s per million rows", "ratio",
-            "batch of 10 k rows, s", "ratio", "processor s", "ratio")  # fmt: skip
+_COLUMNS = ("state", "keys", "side", "large batches, rows/s", "ratio", "CPU s per million rows", "ratio",
+            "batch of 10 k rows, s", "ratio", "CPU s", "ratio")  # fmt: skip
 HEAD = [f"| {' | '.join(_COLUMNS)} |", "|---|--:|---|" + "--:|" * (len(_COLUMNS) - 3)]
 
 
 def write(lines: list[str]) -> None:
-    """Put what was measured in the place of what was said of the same state and keys, and keep the rest."""
+    """Replace the page's rows of the measured states and keys, and keep the other rows."""
     known = REPORT.read_text().splitlines() if REPORT.exists() else []
     rows = {_named(line): line for line in known if line.startswith(("| sum |", "| window |"))}
     measured = {_named(line)[:2] for line in lines if _named(line)[2] != GROWN}
@@ -362,17 +364,18 @@ def _named(line: str) -> tuple[str, int, str]:
 
 INTRODUCTION = """# Stateful processing
 
-By `./dev bench state` on {machine}; Spark has two cores, state is in RocksDB, and sides take turns in one run.
-*Ours* is `hw.windowed`: a running sum is one window for all time with a pane for every batch, a window is a minute
-with a pane when the watermark has passed it, both with everything that comes with panes. *Ours, no panes* is
-`hw.windowed` without `when`, `how` and `lateness`, which Spark's own operator runs. *Native* is Spark's
-`groupBy().agg()`. A ratio of more than 1 is faster than native. Large batches are a quarter of the events each, of
-which there are two million, or two for each key. *Ours, against 100 k keys* is a run of its own (`--growth`): its
-ratios are to ours with 100 k keys, measured just before."""
+Measured by `./dev bench state` on {machine}. Spark has two cores, state is in RocksDB, and the sides take turns in
+one run. *Headwater* is `hw.windowed` with panes: the running sum is one global window with a pane for every batch,
+the window is a minute long with a pane when the watermark passes its end. *Headwater, no panes* is `hw.windowed`
+without `when`, `how` and `lateness`, which runs on Spark's own operator. *Spark* is Spark's own aggregation,
+`groupBy().agg()`; a ratio above 1 is faster than it. *transformWithState* calls Python for each key. A large batch
+is a quarter of the events; there are two million events, or two per key if that is more. *Headwater, vs. 100 k
+keys* is a separate run (`--growth`): its ratios compare Headwater with itself at 100 k keys, measured just
+before."""
 
 
 def verdicts(rows: dict[tuple[str, int, str], str]) -> list[str]:
-    """What was to be reached, and whether it was."""
+    """Return the goals and whether they are reached."""
 
     def cell(kind: str, keys: int, side: str, column: int) -> float | None:
         line = rows.get((kind, keys, side))
@@ -387,19 +390,21 @@ def verdicts(rows: dict[tuple[str, int, str], str]) -> list[str]:
         rate = {(keys, side): cell(kind, keys, side, 3) for keys in (1000, 10**5, 10**6, 10**7)
                 for side in (OURS, PLAIN, NATIVE, PER_KEY, FLINK)}  # fmt: skip
         goals += [
-            (f"{kind}: {keys:,} keys, {side}, against native", over(rate[keys, side], rate[keys, NATIVE]), goal)
+            (f"{kind}: {keys:,} keys, {side} vs. Spark", over(rate[keys, side], rate[keys, NATIVE]), goal)
             for keys, side, goal in ((1000, OURS, 1.0), (1000, PLAIN, 1.0), (10**5, OURS, 1.0), (10**6, OURS, 2.5))
         ]
-        goals.append((f"{kind}: 1 M keys against Flink SQL", over(rate[10**6, OURS], rate[10**6, FLINK]), 1.5))
+        goals.append(
+            (f"{kind}: 1 M keys, Headwater vs. Flink SQL", over(rate[10**6, OURS], rate[10**6, FLINK]), 1.5)
+        )
         if kind == "sum":
             per_key_ratio = over(rate[10**5, OURS], rate[10**5, PER_KEY])
-            goals.append(("sum: 100 k keys against transformWithState per key", per_key_ratio, 50))
-        goals.append((f"{kind}: 10 k rows over 10 M keys against native", cell(kind, 10**7, OURS, 8), 1.0))
-        goals.append((f"{kind}: rows/s with 10 M keys against 100 k", cell(kind, 10**7, GROWN, 4), 0.5))
-    lines = ["| goal | at least | found | |", "|---|--:|--:|---|"]
+            goals.append(("sum: 100 k keys, Headwater vs. transformWithState", per_key_ratio, 50))
+        goals.append((f"{kind}: 10 k rows with 10 M keys, Headwater vs. Spark", cell(kind, 10**7, OURS, 8), 1.0))
+        goals.append((f"{kind}: rows/s with 10 M keys vs. 100 k keys", cell(kind, 10**7, GROWN, 4), 0.5))
+    lines = ["| goal | at least | measured | |", "|---|--:|--:|---|"]
     for name, found, goal in goals:
         if found is not None:
-            lines.append(f"| {name} | {goal:g} | {found:.3g} | {'ok' if found >= goal else '**short**'} |")
+            lines.append(f"| {name} | {goal:g} | {found:.3g} | {'ok' if found >= goal else '**missed**'} |")
     return lines
 
 

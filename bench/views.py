@@ -1,15 +1,15 @@
-"""Views that are asked: rows by key while the view is written, and changes to very many subscribers.
+"""Reading views: rows by key while the view is written, and changes to a thousand subscribers.
 
 ./dev bench views [SECONDS] [--write]
 
 Rows by key: one process reads random keys of a view of 100,000 rows while another commits a batch of 1,000 changed
-rows five times a second. The peer reads and writes a table of the same rows in the same kind of file with Python's
-sqlite3 alone: a `select` by primary key. It knows no position, no rebuilt views and no types, so it is a floor and
-no rival. PostgreSQL likewise, against psycopg. Sides take turns.
+rows five times a second. The other side reads and writes a table of the same rows in the same kind of file with
+Python's sqlite3 alone: a `select` by primary key. It has no offsets, no rebuilds and no types, so it is an upper
+bound rather than an equivalent. PostgreSQL is compared with psycopg in the same way. The sides take turns.
 
-Fan-out: an HTTP server, 1,000 subscribers in one other process, and a writer that commits ten changes ten times a
-second. Each subscriber must get every change, in order; told is how long after the start of its commit a change
-has reached the subscriber. `--write` writes docs/benchmarks/views.md.
+Fan-out: an HTTP server, 1,000 subscribers in another process, and a writer that commits ten changes ten times per
+second. Each subscriber must receive every change in order. The latency is the time from the start of a commit
+until a subscriber has the change. `--write` writes docs/benchmarks/views.md.
 """
 
 import argparse
@@ -32,6 +32,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
+
 import pyarrow as pa
 from _report import machine
 
@@ -40,10 +42,9 @@ from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.views import ViewStore
+from support.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT))
-from torture.postgres import PostgresServer  # noqa: E402 - beside us, not installed
 
 REPORT = ROOT / "docs" / "benchmarks" / "views.md"
 ROWS, BATCH_ROWS, BATCHES_PER_S = 100_000, 1_000, 5
@@ -52,7 +53,7 @@ PAIRS = (
     ("SQLite, a view", "SQLite, plain sqlite3", 10_000),
     ("PostgreSQL, a view", "PostgreSQL, plain psycopg", None),
 )
-"""A view, what it is measured against, and the reads a second that it must have."""
+"""A view, the side it is compared with, and the goal in reads per second."""
 SUBSCRIBERS, FAN_BATCH, FAN_PER_S = 1_000, 10, 10
 SHAPE = ViewShape(
     name="orders",
@@ -74,11 +75,11 @@ def rows_of(ids: list[int], amount: float) -> pa.Table:
     return pa.table({"id": ids, "product": products, "amount": [amount] * len(ids), "at": at})
 
 
-# -- writers, each in a process of its own -------------------------------------------------------------------
+# -- writers, each in its own process ------------------------------------------------------------------------
 
 
 def paced(stop: Event, write: Callable[[list[int], int], None]) -> None:
-    """Write a batch of random rows, so many times a second, until told to stop."""
+    """Write batches of random rows at a fixed rate until `stop` is set."""
     chance, batch = random.Random(1), 1
     due = time.monotonic()
     while not stop.is_set():
@@ -88,8 +89,8 @@ def paced(stop: Event, write: Callable[[list[int], int], None]) -> None:
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def write_view(place: Path | str, stop: Event) -> None:
-    with closing(ViewStore(place)) as store:
+def write_view(location: Path | str, stop: Event) -> None:
+    with closing(ViewStore(location)) as store:
         paced(stop, lambda ids, n: _commit(store, rows_of(ids, float(n)), n))
 
 
@@ -97,8 +98,8 @@ def _commit(store: ViewStore, rows: pa.Table, batch: int) -> None:
     store.commit_rows("orders", rows, run="bench", batch=batch)
 
 
-def write_sqlite(place: Path | str, stop: Event) -> None:
-    db = sqlite3.connect(place, isolation_level=None)
+def write_sqlite(location: Path | str, stop: Event) -> None:
+    db = sqlite3.connect(location, isolation_level=None)
     db.execute("pragma synchronous = full")
 
     def write(ids: list[int], n: int) -> None:
@@ -109,10 +110,10 @@ def write_sqlite(place: Path | str, stop: Event) -> None:
     paced(stop, write)
 
 
-def write_postgres(place: Path | str, stop: Event) -> None:
+def write_postgres(location: Path | str, stop: Event) -> None:
     import psycopg
 
-    with psycopg.connect(str(place)) as db:
+    with psycopg.connect(str(location)) as db:
 
         def write(ids: list[int], n: int) -> None:
             with db.cursor() as cursor:
@@ -127,37 +128,37 @@ def write_postgres(place: Path | str, stop: Event) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Who reads what, and who writes it meanwhile."""
+    """A reader, and the writer that runs at the same time."""
 
     name: str
-    place: Path | str
+    location: Path | str
     writer: Callable[[Path | str, Event], None]
-    opened: Callable[[Path | str], Any]
+    open_reader: Callable[[Path | str], Any]
 
 
-def ours(place: Path | str) -> tuple[Read, Callable[[], None]]:
-    # A folder is where an app's views are.
-    views = hw.Views(place.parent if isinstance(place, Path) else place)
+def ours(location: Path | str) -> tuple[Read, Callable[[], None]]:
+    # `hw.Views` takes the app's data folder, which holds the file.
+    views = hw.Views(location.parent if isinstance(location, Path) else location)
     orders = views["orders"]
     return orders.get, views.close
 
 
-def plain_sqlite(place: Path | str) -> tuple[Read, Callable[[], None]]:
-    db = sqlite3.connect(place, isolation_level=None)
+def plain_sqlite(location: Path | str) -> tuple[Read, Callable[[], None]]:
+    db = sqlite3.connect(location, isolation_level=None)
     select = "select id, product, amount, at from orders where id = ?"
     return lambda id: db.execute(select, (id,)).fetchone(), db.close
 
 
-def plain_postgres(place: Path | str) -> tuple[Read, Callable[[], None]]:
+def plain_postgres(location: Path | str) -> tuple[Read, Callable[[], None]]:
     import psycopg
 
-    db = psycopg.connect(str(place), autocommit=True)
+    db = psycopg.connect(str(location), autocommit=True)
     select = "select id, product, amount, at from orders where id = %s"
     return lambda id: db.execute(select, (id,)).fetchone(), db.close
 
 
-def fill_view(place: Path | str) -> None:
-    with closing(ViewStore(place)) as store:
+def fill_view(location: Path | str) -> None:
+    with closing(ViewStore(location)) as store:
         store.declare(SHAPE, Access(history=10_000))
         _commit(store, rows_of(list(range(ROWS)), 0.0), 0)
 
@@ -184,12 +185,13 @@ def fill_postgres(dsn: str) -> None:
 
 
 def reads_per_second(side: Side, seconds: float) -> float:
-    """How many rows one process reads by key in a second, while another writes."""
-    stop = multiprocessing.get_context("spawn").Event()
-    writer = multiprocessing.get_context("spawn").Process(target=side.writer, args=(side.place, stop), daemon=True)
+    """Return the rows that one process reads by key per second while another writes."""
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    writer = context.Process(target=side.writer, args=(side.location, stop), daemon=True)
     writer.start()
-    time.sleep(1.5)  # until it writes
-    read, close = side.opened(side.place)
+    time.sleep(1.5)  # until it has started writing
+    read, close = side.open_reader(side.location)
     chance = random.Random(2)
     keys = [chance.randrange(ROWS) for _ in range(10_000)]
     for key in keys[:1000]:
@@ -229,14 +231,14 @@ def sides(folder: Path) -> Iterator[list[Side]]:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What the subscribers have got: how many had every change in order, and how long changes took to them."""
+    """The number of subscribers that received every change in order, and the latency of each change."""
 
     complete: int
     latencies_s: list[float]
 
 
 def subscribe_all(port: int, changes: int, ready: Connection) -> None:
-    """In a process of its own: as many connections as there are subscribers, and what came over each."""
+    """Open a connection for each subscriber and send what they received; runs in its own process."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     ready.send(asyncio.run(_subscribe_all(port, changes, ready)))
 
@@ -281,7 +283,7 @@ async def _subscriber(port: int, changes: int, started: asyncio.Semaphore) -> tu
 
 
 def serve(folder: Path, ready: Connection) -> None:
-    """In a process of its own: the app's HTTP server."""
+    """Run the app's HTTP server; runs in its own process."""
     from headwater.serve.api.app import ApiContext, create_app
     from headwater.serve.server import HttpServer
 
@@ -294,7 +296,7 @@ def serve(folder: Path, ready: Connection) -> None:
 
 
 def fan_out(folder: Path, seconds: float) -> Received:
-    """Changes to all subscribers, for so long."""
+    """Send changes to all subscribers for this many seconds."""
     context = multiprocessing.get_context("spawn")
     batches = int(seconds * FAN_PER_S)
     with closing(ViewStore(folder / "views.db")) as store:
@@ -303,17 +305,17 @@ def fan_out(folder: Path, seconds: float) -> Received:
         server = context.Process(target=serve, args=(folder, theirs), daemon=True)
         server.start()
         port = mine.recv()
-        told, teller = context.Pipe()
-        readers = context.Process(target=subscribe_all, args=(port, batches * FAN_BATCH, teller), daemon=True)
+        receiver, sender = context.Pipe()
+        readers = context.Process(target=subscribe_all, args=(port, batches * FAN_BATCH, sender), daemon=True)
         readers.start()
-        assert told.recv() == "ready"
+        assert receiver.recv() == "ready"
         due = time.monotonic()
         for batch in range(batches):
             ids = list(range(batch * FAN_BATCH, (batch + 1) * FAN_BATCH))
             _commit(store, rows_of(ids, time.time()), batch)
             due += 1 / FAN_PER_S
             time.sleep(max(0.0, due - time.monotonic()))
-        received: Received = told.recv()
+        received: Received = receiver.recv()
         mine.send("done")
         readers.join(20)
         server.join(20)
@@ -329,26 +331,26 @@ def page(reads: dict[str, float], received: Received, seconds: float) -> str:
     lines = [
         "# Views",
         "",
-        f"By `./dev bench views --write` on {machine()}.",
+        f"Measured by `./dev bench views --write` on {machine()}.",
         "",
         "## Rows by key",
         "",
-        f"One process reads random keys of {ROWS:,} rows, while another commits {BATCH_ROWS:,} changed rows",
-        f"{BATCHES_PER_S} times a second; {seconds:g} s a round, {ROUNDS} rounds in turns, medians. The plain",
-        "sides know no position, no rebuilt view and no types: they are a floor.",
+        f"One process reads random keys of {ROWS:,} rows while another commits {BATCH_ROWS:,} changed rows",
+        f"{BATCHES_PER_S} times per second. Figures are medians of {ROUNDS} rounds of {seconds:g} s in turns. The",
+        "plain sides have no offsets, no rebuilds and no types: they are an upper bound.",
         "",
-        "| | reads/s | against | reads/s | ratio | goal | |",
+        "| | reads/s | compared with | reads/s | ratio | goal | |",
         "|---|--:|---|--:|--:|--:|---|",
         *(_reads_row(reads, *pair) for pair in PAIRS),
         "",
         "## Changes to subscribers",
         "",
-        f"{SUBSCRIBERS:,} subscribers over HTTP, {changes:,} changes in {fan_s:g} s, {FAN_BATCH} in a commit:",
+        f"{SUBSCRIBERS:,} subscribers over HTTP, {changes:,} changes in {fan_s:g} s, {FAN_BATCH} per commit:",
         f"{changes * SUBSCRIBERS:,} events. Server, subscribers and writer are three processes on the same cores.",
-        "The time is from before the commit until a subscriber has the change; the server looks for changes every",
-        "50 ms.",
+        "Latency is the time from before the commit until a subscriber has the change; the server polls for",
+        "changes every 50 ms.",
         "",
-        "| subscribers with every change, in order | goal | | median, ms | 99 of 100 within, ms | longest, ms |",
+        "| subscribers with every change, in order | goal | | p50, ms | p99, ms | maximum, ms |",
         "|--:|--:|---|--:|--:|--:|",
         _fan_row(received),
         "",
@@ -357,13 +359,13 @@ def page(reads: dict[str, float], received: Received, seconds: float) -> str:
 
 
 def _reads_row(reads: dict[str, float], mine: str, peer: str, goal: int | None) -> str:
-    verdict = "" if goal is None else "ok" if reads[mine] >= goal else "**short**"
+    verdict = "" if goal is None else "ok" if reads[mine] >= goal else "**missed**"
     figures = [f"{reads[mine]:,.0f}", peer, f"{reads[peer]:,.0f}", f"{reads[mine] / reads[peer]:.2f}"]
     return f"| {' | '.join([mine, *figures, '' if goal is None else f'≥ {goal:,}', verdict])} |"
 
 
 def _fan_row(received: Received) -> str:
-    verdict = "ok" if received.complete == SUBSCRIBERS else "**short**"
+    verdict = "ok" if received.complete == SUBSCRIBERS else "**missed**"
     cuts = quantiles(received.latencies_s, n=100)
     times = [f"{seconds * 1e3:,.0f}" for seconds in (cuts[49], cuts[98], max(received.latencies_s))]
     return f"| {' | '.join([f'{received.complete:,}', f'{SUBSCRIBERS:,}', verdict, *times])} |"

@@ -1,4 +1,4 @@
-"""What many tests share: a broker, a PostgreSQL, a Spark session, and a way to produce."""
+"""Fixtures that many tests share: a broker, a PostgreSQL server, a Spark session, and a producer."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -10,17 +10,17 @@ from confluent_kafka import Producer
 from hypothesis import settings
 
 from headwater.transmit.broker.embedded import Broker
-from torture.postgres import PostgresServer
-from torture.processes import SHORT_LIVED
+from support.postgres import PostgresServer
+from support.processes import SHORT_LIVED
 
-# How long an example takes depends on what else the machine does.
+# No deadline: the time of an example depends on the load of the machine.
 settings.register_profile("headwater", deadline=None)
 settings.load_profile("headwater")
 
-# Spark's workers would otherwise look for packages beside the tests.
+# Otherwise Spark's workers would also look for packages in the folder of the tests.
 os.environ.setdefault("PYTHONSAFEPATH", "1")
 
-# As in Spark's workers: the frames of tests are small, and threads only wait for each other.
+# As in Spark's workers: the frames in tests are small, and more threads would only wait for each other.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED
@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     from headwater.spark.session.session import spark_session
 
     log_file: Path = tmp_path_factory.mktemp("spark") / "spark.log"
-    os.environ["SPARK_SUBMIT_OPTS"] = ""  # This one lives long.
+    os.environ["SPARK_SUBMIT_OPTS"] = ""  # This JVM lives long.
     with spark_session("tests", master="local[2]", log_file=log_file) as session:
         os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED
         yield session
@@ -66,8 +66,8 @@ def _produce(servers: str, topic: str, values: Iterable[bytes | None], *, partit
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
     errors = []
     for value in values:
-        where = {} if partition < 0 else {"partition": partition}
-        producer.produce(topic, value=value, on_delivery=lambda e, _: errors.append(e) if e else None, **where)
+        target = {} if partition < 0 else {"partition": partition}
+        producer.produce(topic, value=value, on_delivery=lambda e, _: errors.append(e) if e else None, **target)
         producer.poll(0)
     assert producer.flush(30) == 0
     assert errors == []

@@ -1,4 +1,4 @@
-"""What of `./dev bench log` runs without Java: the tables, and a tiny cell of the Python client on our broker."""
+"""The parts of `./dev bench log` that need no Java: the tables, and a small run of the Python client."""
 
 import sys
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ def bench_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(BENCH))
     yield
-    for name in {"_report", "_loads", "_brokers", "_maven", "log"} & (set(sys.modules) - before):
+    for name in {"_report", "_loads", "log"} & (set(sys.modules) - before):
         del sys.modules[name]
 
 
-def test_every_cell_is_a_row_with_medians_ratios_and_a_verdict() -> None:
+def test_every_measurement_is_a_row_with_medians_ratios_and_a_verdict() -> None:
     from _report import Cell, Results, Side, tables
 
     results = Results()
@@ -34,12 +34,12 @@ def test_every_cell_is_a_row_with_medians_ratios_and_a_verdict() -> None:
     results.add(start, Side.OURS, 0.5)
     lines = list(tables(results))
     assert "| produce | records/s | 200 | 180 | 0.90 | ≥ 0.8 | ok | 20.00 | 0.10 | 3 |" in lines
-    assert "| to first record | s | 4.00 | 0.50 | 0.12 | ≤ 0.1 | **short** |  |  | 1 |" in lines
-    assert "**1 of 2 cells reach their goal.**" in lines
-    assert lines[-1] == "Short of it: Start, to first record."
+    assert "| to first record | s | 4.00 | 0.50 | 0.12 | ≤ 0.1 | **missed** |  |  | 1 |" in lines
+    assert "**1 of 2 measurements reach their goal.**" in lines
+    assert lines[-1] == "Missed goals: Start, to first record."
 
 
-def test_a_cell_that_kafka_was_not_measured_in_has_no_ratio() -> None:
+def test_a_measurement_without_kafka_has_no_ratio() -> None:
     from _report import Cell, Results, Side, tables
 
     results = Results()
@@ -48,7 +48,7 @@ def test_a_cell_that_kafka_was_not_measured_in_has_no_ratio() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "holds"), [(0.8, True), (0.796, True), (0.79, False)])
-def test_a_goal_is_judged_by_what_is_shown(ratio: float, holds: bool) -> None:
+def test_a_goal_is_judged_by_the_rounded_ratio(ratio: float, holds: bool) -> None:
     from _report import Cell
 
     assert Cell("", "", "", 0.8).holds(ratio) is holds
@@ -60,9 +60,10 @@ def test_the_machine_is_described() -> None:
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in machine()
 
 
-def test_a_tiny_cell_of_the_python_client() -> None:
-    from _brokers import create_topic
+def test_the_python_client_produces_and_consumes() -> None:
     from _loads import fill, python_consume, python_produce, wait_until_ready
+
+    from support.brokers import create_topic
 
     with Broker(durability="never") as broker:
         servers = broker.bootstrap_servers
@@ -75,12 +76,12 @@ def test_a_tiny_cell_of_the_python_client() -> None:
         assert python_consume(servers, topic, count) > 0
 
 
-def test_the_bench_is_complete_without_running_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_complete_without_results(monkeypatch: pytest.MonkeyPatch) -> None:
     import log
     from _report import Results
 
     monkeypatch.setattr(log, "java_version", lambda: "Java 17")
     page = log.report(Results(), log.QUICK, (0.5, 1.5))
-    assert page.startswith("# The log against Apache Kafka\n")
+    assert page.startswith("# The log compared with Apache Kafka\n")
     assert "**fsync.**" in page
-    assert "**0 of 0 cells reach their goal.**" in page
+    assert "**0 of 0 measurements reach their goal.**" in page

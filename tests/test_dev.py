@@ -1,4 +1,4 @@
-"""`./dev`, copied into a small project of its own, with a uv that only writes down its calls."""
+"""`./dev`, copied into a small temporary project, with a fake uv that records its calls."""
 
 import hashlib
 import http.server
@@ -34,7 +34,7 @@ esac
 
 
 class Project:
-    """A folder with `dev`, a lock file, and the fake uv in front of the PATH."""
+    """A folder with `dev`, a lock file, and the fake uv first on the PATH."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -68,7 +68,7 @@ class Project:
         )
 
     def uv_calls(self) -> list[str]:
-        """Return the commands uv was given since last asked, without their options."""
+        """Return the commands that uv has received since the last call, without their options."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return [line.partition(" -")[0] for line in lines]
@@ -83,7 +83,7 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
-def test_help_names_every_command(project: Project, arguments: list[str]) -> None:
+def test_help_lists_every_command(project: Project, arguments: list[str]) -> None:
     result = project.run(*arguments)
     assert result.returncode == 0
     for command in ("setup", "test", "fmt", "demo", "bench", "lock", "docs", "compat"):
@@ -99,25 +99,25 @@ def test_help_of_a_command_has_an_example(project: Project, command: str) -> Non
     assert project.uv_calls() == []
 
 
-def test_unknown_command(project: Project) -> None:
+def test_an_unknown_command_is_an_error(project: Project) -> None:
     result = project.run("tset")
     assert result.returncode == 2
-    assert result.stderr.startswith("no command 'tset'; there are: setup, test")
+    assert result.stderr.startswith("no command named 'tset'; available: setup, test")
 
 
-def test_bench_lists_and_refuses_unknown_names(project: Project) -> None:
+def test_bench_lists_benchmarks_and_rejects_unknown_names(project: Project) -> None:
     (project.root / "bench").mkdir()
     (project.root / "bench" / "append.py").write_text('"""Appends.\n\nMore."""\n')
     assert project.run("bench").stdout.split() == ["append", "Appends."]
     result = project.run("bench", "apend")
     assert result.returncode == 2
-    assert result.stderr == "no bench named 'apend'; there are: append\n"
+    assert result.stderr == "no benchmark named 'apend'; available: append\n"
     assert project.uv_calls() == []
 
 
-def test_bench_runs_with_the_environment_s_python(project: Project) -> None:
+def test_bench_runs_with_the_python_of_the_environment(project: Project) -> None:
     (project.root / "bench").mkdir()
-    # The python of this project is really sh, and says so.
+    # The python of this project is a link to sh.
     (project.root / "bench" / "append.py").write_text('echo "sh got $1"\nexit 7\n')
     result = project.run("bench", "append", "--fast")
     assert (result.returncode, result.stdout) == (7, "sh got --fast\n")
@@ -137,7 +137,7 @@ def test_torture_of_a_sink_needs_no_name(project: Project) -> None:
     assert project.run("torture", "log", "--sink", "x").stdout == "-W ignore -m torture.log --sink x\n"
 
 
-def test_second_setup_does_nothing(project: Project) -> None:
+def test_a_second_setup_does_nothing(project: Project) -> None:
     first = project.run("setup")
     assert first.returncode == 0, first.stderr
     assert project.uv_calls() == WHOLE_SET_UP
@@ -147,7 +147,7 @@ def test_second_setup_does_nothing(project: Project) -> None:
 
 
 @pytest.mark.parametrize("file", ["requirements.lock", "pyproject.toml"])
-def test_changed_file_is_synced_into_the_environment(project: Project, file: str) -> None:
+def test_a_changed_file_updates_the_environment(project: Project, file: str) -> None:
     project.run("setup")
     project.uv_calls()
     (project.root / file).write_text("changed\n")
@@ -155,7 +155,7 @@ def test_changed_file_is_synced_into_the_environment(project: Project, file: str
     assert project.uv_calls() == ["pip sync", "pip install"]
 
 
-def test_environment_whose_python_has_gone_is_made_anew(project: Project) -> None:
+def test_an_environment_without_its_python_is_recreated(project: Project) -> None:
     project.run("setup")
     project.uv_calls()
     (project.root / ".venv" / "bin" / "python").unlink()
@@ -164,7 +164,7 @@ def test_environment_whose_python_has_gone_is_made_anew(project: Project) -> Non
     assert project.uv_calls() == WHOLE_SET_UP
 
 
-def test_failed_step_is_told_and_begun_anew(project: Project) -> None:
+def test_a_failed_step_is_reported_and_restarted(project: Project) -> None:
     project.make_uv(sync="echo no such package >&2; exit 3")
     result = project.run("setup")
     assert result.returncode == 3
@@ -173,18 +173,18 @@ def test_failed_step_is_told_and_begun_anew(project: Project) -> None:
     assert "Traceback" not in result.stderr
     project.uv_calls()
 
-    (project.root / ".venv" / "half-made").write_text("")
+    (project.root / ".venv" / "incomplete").write_text("")
     project.make_uv()
     assert project.run("setup").returncode == 0
     assert project.uv_calls() == WHOLE_SET_UP
-    assert not (project.root / ".venv" / "half-made").exists()
+    assert not (project.root / ".venv" / "incomplete").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_setup_ends_its_child_and_is_begun_anew(project: Project, number: signal.Signals) -> None:
+def test_an_interrupted_setup_ends_its_child_and_is_restarted(project: Project, number: signal.Signals) -> None:
     pid_file = project.root / "pid"
     project.make_uv(sync=f'echo $$ > "{pid_file}.new"; mv "{pid_file}.new" "{pid_file}"; exec sleep 60')
-    # A group of its own, signalled as a whole, is what Ctrl-C does at a terminal.
+    # Ctrl-C on a terminal signals the whole process group, so it gets its own.
     process = subprocess.Popen(
         project.command("setup"),
         env=project.environ,
@@ -207,15 +207,15 @@ def test_interrupted_setup_ends_its_child_and_is_begun_anew(project: Project, nu
     assert project.uv_calls() == WHOLE_SET_UP
 
 
-def test_two_at_once_set_up_only_once(project: Project) -> None:
-    started, go_on = project.root / "started", project.root / "go-on"
-    project.make_uv(sync=f'touch "{started}"; while [ ! -e "{go_on}" ]; do sleep 0.05; done')
+def test_two_concurrent_setups_install_once(project: Project) -> None:
+    started, proceed = project.root / "started", project.root / "proceed"
+    project.make_uv(sync=f'touch "{started}"; while [ ! -e "{proceed}" ]; do sleep 0.05; done')
     first = subprocess.Popen(project.command("setup"), env=project.environ)
     wait_for(started)
     second = subprocess.Popen(project.command("setup"), env=project.environ, stderr=subprocess.PIPE, text=True)
     assert second.stderr is not None
     assert "waiting for another ./dev" in second.stderr.readline()
-    go_on.touch()
+    proceed.touch()
     assert first.wait(30) == 0
     _, rest = second.communicate(timeout=30)
     assert (second.returncode, rest) == (0, "ready; nothing to do\n")
@@ -247,7 +247,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-# Where there is neither pip nor a wheel of it, uv comes from the index by our own hands.
+# Without pip or a wheel of it, `dev` downloads uv from the index itself.
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def dev() -> ModuleType:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """An index on this machine that asks for a name and password, and the folder it serves."""
+    """The URL of a local index that requires a name and password, and the folder it serves."""
     folder = tmp_path / "index"
     folder.mkdir()
 
@@ -286,7 +286,7 @@ def index(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def publish(folder: Path, *versions: str, sha256: str | None = None, attribute: str = "") -> None:
-    """Put wheels that print their version into the index; the attribute is for the last one."""
+    """Add wheels that print their version to the index; the attribute applies to the last one."""
     (folder / "uv").mkdir()
     links = ['<a href="../uv-99.0.tar.gz#sha256=00">uv-99.0.tar.gz</a><br/>']
     for version in versions:
@@ -294,16 +294,18 @@ def publish(folder: Path, *versions: str, sha256: str | None = None, attribute: 
         with zipfile.ZipFile(buffer, "w") as wheel:
             wheel.writestr(f"uv-{version}.data/scripts/uv", f"#!/bin/sh\necho {version}\n")
         data = buffer.getvalue()
-        promised = sha256 or hashlib.sha256(data).hexdigest()
+        digest = sha256 or hashlib.sha256(data).hexdigest()
         mark = attribute if version == versions[-1] else ""
         for machine in (platform.machine(), "pdp11"):
             name = f"uv-{version}-py3-none-manylinux_2_17_{machine}.manylinux2014_{machine}.whl"
             (folder / name).write_bytes(data)
-            links.append(f'<a href="../{name}#sha256={promised}" {mark}>{name}</a><br/>')
+            links.append(f'<a href="../{name}#sha256={digest}" {mark}>{name}</a><br/>')
     (folder / "uv" / "index.html").write_text("\n".join(links))
 
 
-def test_newest_uv_is_taken_from_the_index(dev: ModuleType, index: tuple[str, Path], tmp_path: Path) -> None:
+def test_the_newest_uv_of_the_index_is_downloaded(
+    dev: ModuleType, index: tuple[str, Path], tmp_path: Path
+) -> None:
     url, folder = index
     publish(folder, "0.9.1", "0.10.2", "0.2.30", "0.11.0", attribute='data-yanked="broken"')
     target = tmp_path / "tools" / "bin" / "uv"
@@ -311,17 +313,15 @@ def test_newest_uv_is_taken_from_the_index(dev: ModuleType, index: tuple[str, Pa
     assert subprocess.check_output([target], text=True) == "0.10.2\n"
 
 
-def test_uv_that_is_not_what_was_promised_is_refused(
-    dev: ModuleType, index: tuple[str, Path], tmp_path: Path
-) -> None:
+def test_a_uv_with_a_wrong_hash_is_rejected(dev: ModuleType, index: tuple[str, Path], tmp_path: Path) -> None:
     url, folder = index
     publish(folder, "0.9.1", sha256="0" * 64)
-    with pytest.raises(dev.DevError, match="does not have the promised sha256"):
+    with pytest.raises(dev.DevError, match="does not match its sha256 in the index"):
         dev.download_uv(url, tmp_path / "uv")
     assert not (tmp_path / "uv").exists()
 
 
-def test_index_without_uv_is_told_without_its_password(
+def test_an_index_without_uv_is_an_error_that_hides_the_password(
     dev: ModuleType, index: tuple[str, Path], tmp_path: Path
 ) -> None:
     url, folder = index
@@ -329,13 +329,11 @@ def test_index_without_uv_is_told_without_its_password(
         dev.download_uv(url, tmp_path / "uv")
     assert "secret" not in str(caught.value)
     publish(folder)
-    with pytest.raises(dev.DevError, match=f"lists none for {platform.machine()}"):
+    with pytest.raises(dev.DevError, match=f"lists no wheel for {platform.machine()}"):
         dev.download_uv(url, tmp_path / "uv")
 
 
-def test_pip_s_settings_are_passed_on_to_uv(
-    dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pip_settings_are_passed_to_uv(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "PIP_CERT", "SSL_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "pip.conf").write_text("[global]\nindex-url = http://a%20b/simple\ncert = /ca\n")

@@ -1,7 +1,8 @@
-"""Runs the real clients and other people's test suites against the broker, and writes docs/compatibility.md.
+"""Run real clients and the test suites of other projects against the broker, and write docs/compatibility.md.
 
-What was found is kept in docs/compatibility.json, and the page is made from that: what cannot be run here (kcat is
-missing, librdkafka's test-runner is not built) stays as it was found before, with its date.
+Results are stored in docs/compatibility.json, and the page is generated from it. The results of tests that cannot
+run on this machine (kcat is missing, librdkafka's test-runner is not built) are kept from the last run, with its
+date.
 """
 
 import argparse
@@ -21,11 +22,11 @@ from typing import Any
 import outside
 
 ROOT = Path(__file__).parents[1]
-FOUND = ROOT / "docs" / "compatibility.json"
+RESULTS = ROOT / "docs" / "compatibility.json"
 PAGE = ROOT / "docs" / "compatibility.md"
 OUTSIDE = ROOT / "tests" / "compat" / "outside"
 RUNNER = "LIBRDKAFKA_TEST_RUNNER"
-NOTE = "<!-- Made from test runs by `./dev compat`; do not edit. -->\n"
+NOTE = "<!-- Generated from test runs by `./dev compat`; do not edit. -->\n"
 SIGNS = {"passed": "yes", "failed": "**no**"}
 
 ABSENT = {
@@ -38,7 +39,7 @@ ABSENT = {
         "queues:",
     ),
 }  # fmt: skip
-"""What a client does not have, by how the features' names begin."""
+"""The features that a client does not have, by the prefix of their names."""
 
 Found = dict[str, Any]
 
@@ -47,12 +48,12 @@ Found = dict[str, Any]
 
 
 def run_clients(before: Found) -> Found:
-    """Our own tests in tests/compat, with every client that is here but Java's."""
+    """Run the tests in tests/compat with every installed client except Java's."""
     return _run_ours(before, "tests/compat", "--ignore=tests/compat/java")
 
 
 def run_java(before: Found) -> Found:
-    """Our own tests with Java's clients, in every version of them; these take the longest."""
+    """Run the tests with every version of Java's clients; these take the longest."""
     os.environ["HEADWATER_EVERY_VERSION"] = "1"
     return _run_ours(before, "tests/compat/java")
 
@@ -64,27 +65,27 @@ def _run_ours(before: Found, *which: str) -> Found:
         command = [*pytest, "-p", "recording", "--compat-report", str(report)]
         environment = {**os.environ, "PYTHONPATH": str(OUTSIDE)}
         subprocess.run(command, cwd=ROOT, env=environment, check=False)
-        told = json.loads(report.read_text())
+        recorded = json.loads(report.read_text())
     ended: dict[str, dict[str, str]] = {}
-    for test in told["tests"]:
+    for test in recorded["tests"]:
         features = ended.setdefault(test["client"], {})
         earlier = before.get("shown", {}).get(test["client"], {}).get(test["feature"], "not run")
         state = earlier if test["state"] == "skipped" else test["state"]
         if features.get(test["feature"]) != "failed":
             features[test["feature"]] = state
-    return {"ran": _today(), "versions": before.get("versions", {}) | told["versions"], "shown": ended}
+    return {"ran": _today(), "versions": before.get("versions", {}) | recorded["versions"], "shown": ended}
 
 
 def run_kafka_python(before: Found) -> Found:
-    """kafka-python's integration tests, of the version that is installed."""
+    """Run kafka-python's integration tests, in the installed version."""
     number = version("kafka-python")
     return {"ran": _today(), "version": number, "outcomes": _rows("kafka-python", outside.kafka_python(number))}
 
 
 def run_librdkafka(before: Found) -> Found:
-    """librdkafka's test-runner, which must have been built and named in the environment."""
+    """Run librdkafka's test-runner, which must be built and named in the environment."""
     if RUNNER not in os.environ:
-        raise outside.NotHere(f"{RUNNER} does not say where librdkafka's test-runner is")
+        raise outside.NotAvailable(f"{RUNNER} is not set; set it to the path of librdkafka's test-runner")
     program = Path(os.environ[RUNNER]).resolve()
     logs = Path(tempfile.mkdtemp(prefix="librdkafka-"))
     print(f"its output is in {logs}", flush=True)
@@ -93,7 +94,7 @@ def run_librdkafka(before: Found) -> Found:
         logs,
         parts("librdkafka"),
         reasons("librdkafka"),
-        say=lambda outcome: print(outcome.state, outcome.name, outcome.said, flush=True),
+        on_outcome=lambda outcome: print(outcome.state, outcome.name, outcome.message, flush=True),
     )
     library = ctypes.CDLL(str(program.parents[1] / "src" / "librdkafka.so.1"))
     library.rd_kafka_version_str.restype = ctypes.c_char_p
@@ -114,39 +115,39 @@ def _today() -> str:
 
 
 def _rows(suite: str, outcomes: Iterable[outside.Outcome]) -> dict[str, list[str]]:
-    """Outcomes to be kept; what a test said is of interest only where nobody has said more."""
+    """Return the outcomes to store; a test's message is stored only if there is no reason for its failure."""
     known_reasons = reasons(suite)
-    return {o.name: [o.state, "" if o.name in known_reasons else o.said] for o in outcomes}
+    return {o.name: [o.state, "" if o.name in known_reasons else o.message] for o in outcomes}
 
 
 def known() -> Found:
-    """What was found before."""
-    return dict(json.loads(FOUND.read_text())) if FOUND.exists() else {}
+    """Return the stored results."""
+    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 
 # -- reasons --------------------------------------------------------------------------------------------------
 
 
-def _told(suite: str) -> dict[str, Any]:
+def _suite_file(suite: str) -> dict[str, Any]:
     return tomllib.loads((OUTSIDE / f"{suite}.toml").read_text())
 
 
 def reasons(suite: str) -> dict[str, str]:
-    """Why a test does not pass, by its name."""
-    return {test: reason["why"] for reason in _told(suite)["reason"] for test in reason["tests"]}
+    """Return the reasons why tests do not pass, by test name."""
+    return {test: reason["why"] for reason in _suite_file(suite)["reason"] for test in reason["tests"]}
 
 
 def parts(suite: str) -> dict[str, list[str]]:
-    """The parts in which a test is run, by its number."""
-    return dict(_told(suite).get("parts", {}))
+    """Return the parts in which tests are run, by test number."""
+    return dict(_suite_file(suite).get("parts", {}))
 
 
 def unexplained(found: Found) -> list[str]:
-    """What failed without a reason: bugs, until somebody has found out."""
+    """Return the failures without a reason; these count as bugs."""
     return [
-        f"{suite}: {name}: {said}"
+        f"{suite}: {name}: {message}"
         for suite in ("kafka-python", "librdkafka")
-        for name, (state, said) in found.get(suite, {}).get("outcomes", {}).items()
+        for name, (state, message) in found.get(suite, {}).get("outcomes", {}).items()
         if state == "failed" and name not in reasons(suite)
     ] + [
         f"{client}: {feature}"
@@ -157,7 +158,7 @@ def unexplained(found: Found) -> list[str]:
 
 
 def shown(found: Found) -> dict[str, dict[str, str]]:
-    """How the features of every client ended."""
+    """Return the state of every feature by client."""
     return dict(found.get("clients", {}).get("shown", {}) | found.get("java", {}).get("shown", {}))
 
 
@@ -165,33 +166,34 @@ def shown(found: Found) -> dict[str, dict[str, str]]:
 
 
 def page(found: Found) -> str:
-    """The page, from what was found."""
-    return "".join([NOTE, INTRODUCTION, *_table(found), LIMITS, *_suites(found), AGAIN])
+    """Return the page for these results."""
+    return "".join([NOTE, INTRODUCTION, *_table(found), LIMITS, *_suites(found), REPEAT])
 
 
 INTRODUCTION = """
 # Compatibility
 
-Every "yes" is a test that has passed, with that client, unchanged, against the embedded broker over TCP.
+Every "yes" is a test that passed with the unmodified client against the embedded broker over TCP.
 
 """
 
 LIMITS = """
-"-" is what the client does not have; an empty field is what nobody has tested. One node for one team leaves out:
-replication, TLS, SASL, ACLs (every client may do everything), client telemetry (KIP-714), groups of Kafka Streams
-(KIP-1071) and version 2 of the transaction protocol (KIP-890, clients use version 1 without being told).
+"-" means that the client does not have the feature; an empty cell means that it was not tested. Headwater is one
+node for one team and does not support: replication, TLS, SASL, ACLs (every client may do everything), client
+telemetry (KIP-714), Kafka Streams groups (KIP-1071) and version 2 of the transaction protocol (KIP-890; clients
+fall back to version 1 by themselves).
 
 """
 
-AGAIN = """
-## Run it again
+REPEAT = """
+## Run the tests
 
-    ./dev compat                # everything that this machine has; writes this page
+    ./dev compat                # runs everything that is available on this machine, and writes this page
     ./dev compat clients        # or java, kafka-python, librdkafka
 
-Java's clients need a JDK and Maven, kcat must be on the PATH, and `LIBRDKAFKA_TEST_RUNNER` names librdkafka's
-test-runner where somebody has built it. What is missing is left as it was found before. The features are in
-`tests/compat/outside/recording.py`, the reasons beside it.
+Java's clients need a JDK and Maven, kcat must be on the PATH, and `LIBRDKAFKA_TEST_RUNNER` must be the path of a
+built test-runner of librdkafka. The results of tests that cannot run are kept from the last run. The features are
+in `tests/compat/outside/recording.py`, the reasons in the same folder.
 """
 
 
@@ -207,7 +209,7 @@ def _table(found: Found) -> Iterable[str]:
         cells = [_cell(states, name, feature) for name in names]
         yield f"| {feature} | {' | '.join(cells)} |\n"
     days = sorted({part["ran"] for part in ours})
-    yield f"\nTests of ours in `tests/compat`, run on {' and '.join(days)}.\n"
+    yield f"\nFrom Headwater's tests in `tests/compat`, run on {' and '.join(days)}.\n"
 
 
 def _cell(states: dict[str, dict[str, str]], client: str, feature: str) -> str:
@@ -235,20 +237,22 @@ def _suites(found: Found) -> Iterable[str]:
         passed = [name for name, (state, _) in outcomes.items() if state == "passed"]
         yield f"## {title}\n\n"
         yield f"Version {ran['version']}, run on {ran['ran']}: {len(passed)} of {len(outcomes)} pass.\n\n"
-        yield "| why not | tests |\n|---|---|\n"
+        yield "| reason for not passing | tests |\n|---|---|\n"
         others: dict[str, list[str]] = {}
-        for name, (state, said) in outcomes.items():
+        for name, (state, message) in outcomes.items():
             if state != "passed":
-                why = reasons(suite).get(name) or f"Not explained: {said}"
+                why = reasons(suite).get(name) or f"Not explained: {message}"
                 others.setdefault(why, []).append(f"`{name}`")
         for why, tests in others.items():
             yield f"| {why.replace('|', '/')} | {', '.join(tests)} |\n"
-        yield f"\nThose that pass: {', '.join(f'`{name}`' for name in passed)}.\n\n"
+        yield f"\nPassed: {', '.join(f'`{name}`' for name in passed)}.\n\n"
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="*", choices=[*RUNS, "page"], help="what to run; all if not given")
+    parser.add_argument(
+        "part", nargs="*", choices=[*RUNS, "page"], help="tests to run (default: all); page only rewrites the page"
+    )
     wanted = parser.parse_args(arguments).part or list(RUNS)
     for name in wanted:
         if name == "page":
@@ -256,11 +260,11 @@ def main(arguments: list[str]) -> int:
         print(f"{name} ...", flush=True)
         try:
             fresh = {name: RUNS[name](known().get(name, {}))}
-        except outside.NotHere as reason:
-            print(f"{name}: left as it was: {reason}", flush=True)
+        except outside.NotAvailable as reason:
+            print(f"{name}: not run, earlier results kept: {reason}", flush=True)
             continue
-        # Read again: another part may have been run meanwhile.
-        FOUND.write_text(json.dumps(known() | fresh, indent=1, sort_keys=True) + "\n")
+        # Read the file again: another part may have been run meanwhile.
+        RESULTS.write_text(json.dumps(known() | fresh, indent=1, sort_keys=True) + "\n")
     found = known()
     PAGE.write_text(page(found))
     bugs = unexplained(found)

@@ -1,6 +1,6 @@
-"""Runs other people's test suites against our broker: kafka-python's from its sdist, librdkafka's if it is built.
+"""Run the test suites of other projects against the broker: kafka-python's from its sdist, librdkafka's if built.
 
-Each gives back its tests with how they ended; one that cannot be had here raises NotHere with the reason.
+Each function returns the outcomes of its tests, or raises NotAvailable if the suite cannot run on this machine.
 """
 
 import contextlib
@@ -22,25 +22,25 @@ from headwater.transmit.broker.embedded import Broker
 
 PLUGINS = Path(__file__).parents[1] / "tests" / "compat" / "outside"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headwater"
-KAFKA_VERSION = "4.3.0"  # what the suites are told to expect; ours answers as that does
-PARTITIONS = 4  # both suites are written for topics that have four unless told otherwise
+KAFKA_VERSION = "4.3.0"  # the version that the suites expect; the broker behaves like it
+PARTITIONS = 4  # both suites expect topics with four partitions by default
 SUITE_WAIT_S = 1800
 TEST_WAIT_S = 900
 
 
-class NotHere(Exception):
-    """The suite cannot be run on this machine; the message says what is missing."""
+class NotAvailable(Exception):
+    """The suite cannot run on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One test of a suite and how it ended."""
+    """One test of a suite and its result."""
 
     name: str
     state: str
     """passed, failed or skipped"""
-    said: str = ""
-    """What it said of its end, if it did not pass: the first line."""
+    message: str = ""
+    """The first line of its message, if it did not pass."""
 
 
 def tail(text: str) -> str:
@@ -51,7 +51,7 @@ def tail(text: str) -> str:
 
 
 def kafka_python(version: str) -> list[Outcome]:
-    """kafka-python's integration tests, those of the version that is installed."""
+    """Run kafka-python's integration tests of this version, which must be the installed one."""
     folder = _sdist(version)
     with Broker(durability="never", num_partitions=PARTITIONS) as broker, tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
@@ -70,12 +70,12 @@ def kafka_python(version: str) -> list[Outcome]:
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SUITE_WAIT_S, check=False
         )
         if not report.exists():
-            raise NotHere(f"pytest did not get as far as to report:\n{tail(done.stdout + done.stderr)}")
+            raise NotAvailable(f"pytest ended without a report:\n{tail(done.stdout + done.stderr)}")
         return sorted(_junit(ElementTree.parse(report).getroot()), key=lambda outcome: outcome.name)
 
 
 def _sdist(version: str) -> Path:
-    """The sdist, unpacked in the user's cache."""
+    """Return the folder of the unpacked sdist; download it into the user's cache if it is missing."""
     folder = CACHE / f"kafka-python-{version}"
     if not (folder / "complete").exists():
         with tempfile.TemporaryDirectory() as scratch:
@@ -90,7 +90,7 @@ def _sdist(version: str) -> Path:
                 )
             except (OSError, subprocess.CalledProcessError) as error:
                 why = tail(getattr(error, "stderr", None) or str(error))
-                raise NotHere(f"pip cannot download the sdist of kafka-python {version}: {why}") from error
+                raise NotAvailable(f"pip cannot download the sdist of kafka-python {version}: {why}") from error
             (archive,) = Path(scratch).glob("*.tar.gz")
             with tarfile.open(archive) as contents:
                 contents.extractall(folder, filter="data")
@@ -106,12 +106,12 @@ def _junit(root: ElementTree.Element) -> Iterator[Outcome]:
     for case in root.iter("testcase"):
         module = (case.get("classname") or "").removeprefix("test.integration.")
         name = f"{module}.{case.get('name')}"
-        problem = next((found for kind in ("failure", "error") if (found := case.find(kind)) is not None), None)
+        failure = next((found for kind in ("failure", "error") if (found := case.find(kind)) is not None), None)
         skipped = case.find("skipped")
-        if problem is not None:
-            yield Outcome(name=name, state="failed", said=_first_line(problem.get("message")))
+        if failure is not None:
+            yield Outcome(name=name, state="failed", message=_first_line(failure.get("message")))
         elif skipped is not None:
-            yield Outcome(name=name, state="skipped", said=_first_line(skipped.get("message")))
+            yield Outcome(name=name, state="skipped", message=_first_line(skipped.get("message")))
         else:
             yield Outcome(name=name, state="passed")
 
@@ -122,15 +122,15 @@ def _first_line(text: str | None) -> str:
 
 # -- librdkafka -----------------------------------------------------------------------------------------------
 
-# A line of its closing table: | 0001_multiobj | PASSED | 1.092s | and why not.
+# A line of its closing table: | 0001_multiobj | PASSED | 1.092s | reason for not passing.
 ROW = re.compile(r"^\|\s*(\d{4}_\w+)\s*\|\s*(\w+)\s*\|\s*[\d.]+s\s*\|\s*(.*)$")
 FAILURE = re.compile(r'^### Test "(\d{4}_\w+)(?: \((\w+):\d+[^)]*\))?" failed at [^\n]*\n([^\n]*)', re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-FIRST_MANUAL = "8000"  # from here on they wait for somebody to look at them
-AT_A_TIME = 5  # they wait most of the time
+FIRST_MANUAL = "8000"  # tests from this number on need a person to check them
+CONCURRENT_TESTS = 5  # they wait most of the time
 CONFIG = "bootstrap.servers={}\ntest.topic.random=true\ntest.timeout.multiplier=5\n"
 SCENARIOS = {"default": True, "noautocreate": False}
-# The tests are written for three brokers, and for members that come within three seconds of each other.
+# The tests are written for three brokers, and for members that join within three seconds of each other.
 BROKER = {
     "durability": "never", "num_partitions": PARTITIONS, "accept_any_replication_factor": True,
     "group_initial_rebalance_delay_ms": 3000,
@@ -144,7 +144,7 @@ TOOLS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """librdkafka's test-runner in one scenario, and what it needs to find."""
+    """librdkafka's test-runner in one scenario, with its files and environment."""
 
     program: Path
     scenario: str
@@ -157,16 +157,16 @@ def librdkafka(
     program: Path,
     logs: Path,
     parts: Mapping[str, list[str]],
-    unable: Collection[str],
-    say: Callable[[Outcome], None] = lambda _: None,
+    known_failures: Collection[str],
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """librdkafka's tests that want a broker, each in a process of its own, so that one that aborts stands alone.
+    """Run librdkafka's tests that need a broker, each in its own process, so that an abort affects only one test.
 
-    A test whose number is in `parts` is run part by part. Many give the broker a second or two, which a machine
-    that is busy may not have: one that fails and is not among the `unable` is run once more, by itself.
+    A test whose number is in `parts` is run part by part. Many tests allow the broker only a second or two, which
+    is too short on a busy machine: a test that fails and is not in `known_failures` is run once more, alone.
     """
     if not program.is_file():
-        raise NotHere(f"there is no test-runner of librdkafka at {program}")
+        raise NotAvailable(f"there is no test-runner of librdkafka at {str(program)!r}")
     logs.mkdir(parents=True, exist_ok=True)
     ended: dict[tuple[str, str], list[Outcome]] = {}
     with contextlib.ExitStack() as stack:
@@ -189,14 +189,16 @@ def librdkafka(
             def run(test: str, runner: Runner = runner) -> list[Outcome]:
                 outcomes = list(_run(runner, test))
                 for outcome in outcomes:
-                    say(outcome)
+                    on_outcome(outcome)
                 return outcomes
 
-            with ThreadPoolExecutor(AT_A_TIME) as pool:
+            with ThreadPoolExecutor(CONCURRENT_TESTS) as pool:
                 for test, outcomes in zip(wanted, pool.map(run, wanted), strict=True):
                     ended[scenario, test] = outcomes
             for (within, test), outcomes in ended.items():
-                if within == scenario and any(o.state == "failed" and o.name not in unable for o in outcomes):
+                if within == scenario and any(
+                    o.state == "failed" and o.name not in known_failures for o in outcomes
+                ):
                     ended[within, test] = run(test)
     return sorted((outcome for outcomes in ended.values() for outcome in outcomes), key=lambda o: o.name)
 
@@ -211,7 +213,7 @@ def _environment(program: Path, config: Path) -> dict[str, str]:
 
 
 def _kafka_path(folder: Path) -> dict[str, str]:
-    """Where the tests find Kafka's commands, if its jars are in the cache (tests/compat/java fetches them)."""
+    """Return the variable by which tests find Kafka's commands, if tests/compat/java has cached its jars."""
     jars = next((found for found in sorted(CACHE.glob("kafka-tools-4*/jars"), reverse=True)), None)
     if jars is None or shutil.which("java") is None:
         return {}
@@ -226,7 +228,7 @@ def _kafka_path(folder: Path) -> dict[str, str]:
 
 
 def _numbers(program: Path, scratch: Path) -> set[str]:
-    """The numbers of all tests; its report lists those as well that it was not asked to run."""
+    """Return the numbers of all tests; the runner's report also lists tests that it did not run."""
     report, config = scratch / "report.json", scratch / "empty.conf"
     config.write_text("")
     environment = {**_environment(program, config), "TESTS": "none", "TEST_REPORT": str(report)}
@@ -236,7 +238,7 @@ def _numbers(program: Path, scratch: Path) -> set[str]:
 
 
 def _run(runner: Runner, test: str) -> Iterator[Outcome]:
-    """Those tests of a number that want a broker and this scenario; none, where there are none."""
+    """Run the tests of a number that need a broker and this scenario, and yield their outcomes."""
     number, _, subtest = test.partition("/")
     environment = {**runner.environment, "TESTS": number} | ({"SUBTESTS": subtest} if subtest else {})
     nice = ["nice", "-n", "19"] if shutil.which("nice") else []
@@ -249,19 +251,20 @@ def _run(runner: Runner, test: str) -> Iterator[Outcome]:
                 timeout=TEST_WAIT_S, check=False,
             ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
-            yield Outcome(name=test, state="failed", said=f"not done after {TEST_WAIT_S} s")
+            yield Outcome(name=test, state="failed", message=f"not finished after {TEST_WAIT_S} s")
             return
     text = COLOUR.sub("", log.read_text(errors="replace"))
-    behind = f"/{subtest}" if subtest else ""
+    suffix = f"/{subtest}" if subtest else ""
     failed = {match[1]: f"{match[2] or ''}: {match[3]}".removeprefix(": ") for match in FAILURE.finditer(text)}
     rows = {match[1]: (match[2], match[3].strip()) for line in text.splitlines() if (match := ROW.match(line))}
-    for name, said in failed.items():
-        yield Outcome(name=name + behind, state="failed", said=_first_line(said))
-    for name, (state, said) in rows.items():
-        # Those that need no broker are filtered; those of another number or scenario say nothing.
-        is_asked = state != "SKIPPED" or (said and not said.startswith("Filtered due to"))
-        if is_asked and name not in failed:
+    for name, message in failed.items():
+        yield Outcome(name=name + suffix, state="failed", message=_first_line(message))
+    for name, (state, message) in rows.items():
+        # Tests that need no broker are filtered; tests of another number or scenario have no message.
+        is_wanted = state != "SKIPPED" or (message and not message.startswith("Filtered due to"))
+        if is_wanted and name not in failed:
             ended = state.lower() if state in ("PASSED", "SKIPPED") else "failed"
-            yield Outcome(name=name + behind, state=ended, said="" if ended == "passed" else _first_line(said))
+            shown = "" if ended == "passed" else _first_line(message)
+            yield Outcome(name=name + suffix, state=ended, message=shown)
     if code and not failed and not rows:
-        yield Outcome(name=test, state="failed", said=_first_line(tail(text)))
+        yield Outcome(name=test, state="failed", message=_first_line(tail(text)))

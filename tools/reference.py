@@ -1,4 +1,7 @@
-"""Writes docs/reference from the code: commands by their help, names by their docstrings, routes by OpenAPI."""
+"""Generate from the code: docs/reference, and the type stub of the package's public names.
+
+Commands come from their help, names from docstrings, routes from OpenAPI.
+"""
 
 import inspect
 import re
@@ -12,12 +15,14 @@ import headwater
 from headwater.cli import app as commands
 from headwater.serve.openapi import document
 
-FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "reference"
+STUB = ROOT / "src" / "headwater" / "__init__.pyi"
 NOTE = "<!-- Made from the code by `./dev docs`; do not edit. -->\n"
 
 
 def command_page() -> str:
-    """Every command with its options."""
+    """Return the page of all commands with their options."""
     root = typer.main.get_command(commands)
     return f"{NOTE}\n# Commands\n\n{root.help}\n" + "".join(_commands(root, "headwater"))
 
@@ -52,15 +57,26 @@ def _default(option: Any) -> str:
 
 
 def python_page() -> str:
-    """Every public name, in teaching order."""
+    """Return the page of all public names, in the order in which a tutorial would introduce them."""
     parts = [f"{NOTE}\n# Python\n\n`import headwater as hw`\n"]
     for name in headwater.__all__:
         thing = getattr(headwater, name)
         text = inspect.cleandoc(thing.__doc__)
         parts.append(f"\n## hw.{name}\n\n```python\n{_signature(name, thing)}\n```\n\n{text}\n")
+        if inspect.ismodule(thing):
+            parts += [_member(name, member) for member in _defined(thing)]
         if inspect.isclass(thing):
             parts += [_method(name, member) for member in _public(thing)]
     return "".join(parts)
+
+
+def _defined(module: Any) -> list[Any]:
+    """Return the public classes that a module defines."""
+    return [m for m in vars(module).values() if inspect.isclass(m) and m.__module__ == module.__name__]
+
+
+def _member(owner: str, thing: Any) -> str:
+    return f"\n### {owner}.{thing.__name__}\n\n{inspect.cleandoc(thing.__doc__)}\n"
 
 
 def _public(thing: type) -> list[Any]:
@@ -73,6 +89,8 @@ def _method(owner: str, method: Any) -> str:
 
 
 def _signature(name: str, thing: Any) -> str:
+    if inspect.ismodule(thing):
+        return f"import {thing.__name__}"
     if not callable(thing):
         return name
     text = re.sub(r"headwater\.[a-z_.]+\.", "", f"{name}{inspect.signature(thing)}".replace("typing.", ""))
@@ -85,7 +103,7 @@ def _signature(name: str, thing: Any) -> str:
 
 
 def http_page() -> str:
-    """Every route."""
+    """Return the page of all HTTP routes."""
     parts = [f"{NOTE}\n# HTTP API\n\nThe OpenAPI document is at `/api/v1/openapi.json`.\n"]
     for path, operations in document("app")["paths"].items():
         for verb, operation in operations.items():
@@ -99,6 +117,16 @@ def http_page() -> str:
     return "".join(parts)
 
 
+def stub() -> str:
+    """Return the type stub of `headwater`, in which type checkers and editors find its public names."""
+    lines = ["# Generated from the table in __init__.py by `./dev docs`; do not edit.\n"]
+    for module, names in headwater._PUBLIC.items():
+        lines += [f"from {module} import {name} as {name}" for name in names]
+    lines += [f"from headwater import {name} as {name}" for name in headwater._PUBLIC_MODULES]
+    exported = "".join(f'    "{name}",\n' for name in headwater.__all__)
+    return "\n".join([*lines, "\n__version__: str\n", f"__all__ = [\n{exported}]\n"])
+
+
 PAGES = {"commands.md": command_page, "python.md": python_page, "http.md": http_page}
 
 
@@ -107,6 +135,8 @@ def main() -> None:
     for name, page in PAGES.items():
         (FOLDER / name).write_text(page())
         print(f"docs/reference/{name}", file=sys.stderr)
+    STUB.write_text(stub())
+    print(STUB.relative_to(ROOT), file=sys.stderr)
 
 
 if __name__ == "__main__":

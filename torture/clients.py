@@ -1,9 +1,9 @@
-"""A checker in the manner of Jepsen's Kafka workload: writers, transactions and readers, kill -9 and SIGSTOP.
+"""A checker modeled on Jepsen's Kafka workload: producers, transactions and consumers under kill -9 and SIGSTOP.
 
-Writers send values that occur once. What they were told and what readers were shown makes a history, and `check`
-says what in it cannot be: names as in https://github.com/jepsen-io/jepsen, tests/kafka.clj. A seed repeats a run's
-choices: the faults, among them the operation of the storage at which the broker kills itself, and what each writer
-does; how the threads and the processes take turns is not in its hands.
+Writers send unique values. The acknowledgements they receive and the records that readers receive form a history,
+and `check` returns its anomalies, named as in https://github.com/jepsen-io/jepsen, tests/kafka.clj. A seed
+repeats a run's choices: the faults, including the storage operation at which the broker kills itself, and what
+each writer does. It does not control how threads and processes are scheduled.
 """
 
 import random
@@ -32,13 +32,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 2
 WAIT_S = 60.0
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 """Partition and offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a writer sends once: its number grows with every value of that writer."""
+    """A unique value: each writer numbers its values in ascending order."""
 
     writer: str
     number: int
@@ -46,31 +46,31 @@ class Value:
 
 @dataclass(slots=True)
 class History:
-    """What was told to writers and shown to readers."""
+    """The outcomes that writers were given, and the records that readers received."""
 
-    acknowledged: list[tuple[Value, Place]] = field(default_factory=list)
-    """Of writers without transactions: the value is at that place."""
+    acknowledged: list[tuple[Value, Position]] = field(default_factory=list)
+    """Values of writers without transactions, with the acknowledged position."""
     committed: set[Value] = field(default_factory=set)
     aborted: set[Value] = field(default_factory=set)
-    polls: dict[str, list[tuple[Place, Value]]] = field(default_factory=dict)
-    """What each reader of committed records was shown, in order."""
-    log: list[tuple[Place, Value]] = field(default_factory=list)
-    """Every record there is in the end, whether committed or not."""
-    committed_log: list[tuple[Place, Value]] = field(default_factory=list)
-    """What a reader of committed records gets in the end."""
+    polls: dict[str, list[tuple[Position, Value]]] = field(default_factory=dict)
+    """The records that each read-committed reader received, in order."""
+    log: list[tuple[Position, Value]] = field(default_factory=list)
+    """All records at the end of the run, committed or not."""
+    committed_log: list[tuple[Position, Value]] = field(default_factory=list)
+    """The committed records at the end of the run."""
 
 
 def check(history: History) -> dict[str, object]:
-    """Everything in a history that must not be."""
-    shown = [entry for poll in history.polls.values() for entry in poll]
+    """Return the anomalies of a history by name; empty if there are none."""
+    polled = [entry for poll in history.polls.values() for entry in poll]
     visible = {value for _, value in history.committed_log}
-    wanted = {value for value, _ in history.acknowledged} | history.committed
+    expected = {value for value, _ in history.acknowledged} | history.committed
     findings = {
-        "lost-write": wanted - visible,
+        "lost-write": expected - visible,
         "duplicate": {v for v, n in Counter(value for _, value in history.log).items() if n > 1},
-        "aborted-read": history.aborted & (visible | {value for _, value in shown}),
+        "aborted-read": history.aborted & (visible | {value for _, value in polled}),
         "inconsistent-offsets": _inconsistent(
-            [*history.log, *history.committed_log, *shown, *((p, v) for v, p in history.acknowledged)]
+            [*history.log, *history.committed_log, *polled, *((p, v) for v, p in history.acknowledged)]
         ),
         "reordered": _reordered(history.log),
         "nonmonotonic-poll": {name for name, poll in history.polls.items() if _goes_back(poll)},
@@ -79,12 +79,12 @@ def check(history: History) -> dict[str, object]:
     return {name: found for name, found in findings.items() if found}
 
 
-def _inconsistent(entries: Iterable[tuple[Place, Value]]) -> set[Place]:
-    known: dict[Place, Value] = {}
-    return {place for place, value in entries if known.setdefault(place, value) != value}
+def _inconsistent(entries: Iterable[tuple[Position, Value]]) -> set[Position]:
+    known: dict[Position, Value] = {}
+    return {position for position, value in entries if known.setdefault(position, value) != value}
 
 
-def _reordered(log: list[tuple[Place, Value]]) -> set[Value]:
+def _reordered(log: list[tuple[Position, Value]]) -> set[Value]:
     last: dict[tuple[int, str], int] = {}
     found = set()
     for (partition, _), value in sorted(log, key=lambda entry: entry[0]):
@@ -94,7 +94,7 @@ def _reordered(log: list[tuple[Place, Value]]) -> set[Value]:
     return found
 
 
-def _goes_back(poll: list[tuple[Place, Value]]) -> bool:
+def _goes_back(poll: list[tuple[Position, Value]]) -> bool:
     last: dict[int, int] = {}
     for (partition, offset), _ in poll:
         if offset <= last.get(partition, -1):
@@ -103,13 +103,13 @@ def _goes_back(poll: list[tuple[Place, Value]]) -> bool:
     return False
 
 
-def _skips(poll: list[tuple[Place, Value]], log: list[tuple[Place, Value]]) -> bool:
-    """Whether the reader, which starts at the beginning, has missed something before the last it was shown."""
-    seen = {place for place, _ in poll}
+def _skips(poll: list[tuple[Position, Value]], log: list[tuple[Position, Value]]) -> bool:
+    """Return whether a reader that starts at the beginning missed a record before the last one it received."""
+    seen = {position for position, _ in poll}
     last: dict[int, int] = {}
     for partition, offset in seen:
         last[partition] = max(offset, last.get(partition, -1))
-    return any(place not in seen and place[1] < last.get(place[0], -1) for place, _ in log)
+    return any(position not in seen and position[1] < last.get(position[0], -1) for position, _ in log)
 
 
 # -- the run --------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ import sys, time
 from headwater.transmit.broker.embedded import Broker
 
 if len(sys.argv) > 3:
-    from torture.disk import die_after
+    from support.disk import die_after
     die_after(int(sys.argv[3]))
 with Broker(sys.argv[1], port=int(sys.argv[2]), segment_bytes=20_000) as broker:
     print("ready", flush=True)
@@ -128,7 +128,7 @@ with Broker(sys.argv[1], port=int(sys.argv[2]), segment_bytes=20_000) as broker:
 
 
 class Victim:
-    """A broker in a process of its own, always on the same port and directory."""
+    """A broker in its own process, always on the same port and directory."""
 
     def __init__(self, data: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -138,7 +138,10 @@ class Victim:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, die_after: int | None = None) -> bool:
-        """Whether it came up; with `die_after` it kills itself after so many operations of the storage."""
+        """Start the broker and return whether it is ready.
+
+        With `die_after` it kills itself after this many storage operations.
+        """
         arguments = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(self._data), str(self._port)]
         if die_after is not None:
             arguments.append(str(die_after))
@@ -147,7 +150,7 @@ class Victim:
         return self._process.stdout.readline() == "ready\n"
 
     def wait_dead(self, seconds: float) -> bool:
-        """Whether it has died by itself within the time."""
+        """Return whether the broker has died by itself within this time."""
         assert self._process is not None
         try:
             self._process.wait(seconds)
@@ -169,13 +172,13 @@ class Victim:
 
 
 class Worker(threading.Thread):
-    """Repeats a step until it is told to stop; the first thing that goes wrong is kept."""
+    """Repeats a step until `stop` is called, which raises the error that ended it early, if any."""
 
     def __init__(self, name: str, open_step: Callable[[], Callable[[], None]]) -> None:
         super().__init__(name=name)
         self._open_step = open_step
         self._stopping = threading.Event()
-        self.problem: BaseException | None = None
+        self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
@@ -183,14 +186,14 @@ class Worker(threading.Thread):
             while not self._stopping.is_set():
                 step()
         except BaseException as error:
-            self.problem = error
+            self.error = error
 
     def stop(self) -> None:
         self._stopping.set()
         self.join(2 * WAIT_S)
         assert not self.is_alive(), self.name
-        if self.problem is not None:
-            raise self.problem
+        if self.error is not None:
+            raise self.error
 
 
 def producer(servers: str, **more: Any) -> Producer:
@@ -203,8 +206,8 @@ def producer(servers: str, **more: Any) -> Producer:
     )  # fmt: skip
 
 
-def write_plainly(servers: str, name: str, history: History, chance: random.Random) -> Callable[[], None]:
-    """Steps of an idempotent writer without transactions."""
+def write_idempotently(servers: str, name: str, history: History, chance: random.Random) -> Callable[[], None]:
+    """Return the step of an idempotent writer without transactions."""
     sender = producer(servers)
     number = 0
 
@@ -226,14 +229,17 @@ def write_plainly(servers: str, name: str, history: History, chance: random.Rand
 
 
 def write_in_transactions(servers: str, name: str, history: History, chance: random.Random) -> Callable[[], None]:
-    """Steps of a writer whose every step is a transaction; what became of one it cannot tell is left open."""
+    """Return the step of a writer that runs one transaction per step.
 
-    def opened() -> Producer:
-        fresh = producer(servers, **{"transactional.id": name, "transaction.timeout.ms": 20_000})
-        patiently(fresh.init_transactions)
-        return fresh
+    If the outcome of a transaction is unknown, its values enter neither `committed` nor `aborted`.
+    """
 
-    sender = opened()
+    def open_producer() -> Producer:
+        opened = producer(servers, **{"transactional.id": name, "transaction.timeout.ms": 20_000})
+        retry(opened.init_transactions)
+        return opened
+
+    sender = open_producer()
     number = 0
 
     def step() -> None:
@@ -246,24 +252,25 @@ def write_in_transactions(servers: str, name: str, history: History, chance: ran
                 sender.produce("orders", f"{name} {value.number}", partition=chance.randrange(PARTITIONS))
             if chance.random() < 0.3:
                 sender.flush(0.02)
-                patiently(sender.abort_transaction)
+                retry(sender.abort_transaction)
                 history.aborted.update(values)
             else:
-                patiently(sender.commit_transaction)
+                retry(sender.commit_transaction)
                 history.committed.update(values)
         except KafkaException as error:
             try:
                 if not error.args[0].txn_requires_abort():
                     raise
-                patiently(sender.abort_transaction)
+                retry(sender.abort_transaction)
                 history.aborted.update(values)
             except KafkaException:
-                sender = opened()
+                sender = open_producer()
 
     return step
 
 
-def patiently(call: Callable[[float], Any]) -> None:
+def retry(call: Callable[[float], Any]) -> None:
+    """Repeat a call while its error is retriable."""
     while True:
         try:
             call(WAIT_S)
@@ -273,19 +280,19 @@ def patiently(call: Callable[[float], Any]) -> None:
                 raise
 
 
-def read(client: Client, name: TopicPartition, at: int) -> tuple[list[tuple[Place, Value]], int]:
-    data, behind = client.read(name, at)
+def read(client: Client, name: TopicPartition, at: int) -> tuple[list[tuple[Position, Value]], int]:
+    data, next_offset = client.read(name, at)
     found = []
-    for place, header in walk(data):
-        for record in [] if header.is_control else decode_batch(data, place):
+    for position, header in walk(data):
+        for record in [] if header.is_control else decode_batch(data, position):
             if record.offset >= at:
                 writer, number = (record.value or b"").decode().split()
                 found.append(((name.partition, record.offset), Value(writer, int(number))))
-    return found, behind
+    return found, next_offset
 
 
-def poll(servers: str, poll_: list[tuple[Place, Value]]) -> Callable[[], None]:
-    """Steps of a reader of committed records."""
+def poll(servers: str, poll_: list[tuple[Position, Value]]) -> Callable[[], None]:
+    """Return the step of a reader of committed records."""
     at = {TopicPartition("orders", n): 0 for n in range(PARTITIONS)}
 
     def step() -> None:
@@ -296,14 +303,14 @@ def poll(servers: str, poll_: list[tuple[Place, Value]]) -> Callable[[], None]:
                         found, at[name] = read(client, name, at[name])
                         poll_.extend(found)
             except UnavailableError:
-                pass  # the broker is away
+                pass  # the broker is down
         time.sleep(0.01)
 
     return step
 
 
-def read_everything(servers: str, *, read_committed: bool) -> list[tuple[Place, Value]]:
-    """All records, once no transaction is open."""
+def read_everything(servers: str, *, read_committed: bool) -> list[tuple[Position, Value]]:
+    """Wait until no transaction is open, then return all records."""
     names = [TopicPartition("orders", n) for n in range(PARTITIONS)]
     entries = []
     with Client(servers) as every, Client(servers, read_committed=True) as stable:
@@ -322,7 +329,7 @@ def read_everything(servers: str, *, read_committed: bool) -> list[tuple[Place, 
 
 @dataclass(slots=True)
 class Report:
-    """What a run has seen."""
+    """The counts of a run."""
 
     crashes: int = 0
     stops: int = 0
@@ -330,15 +337,15 @@ class Report:
     acknowledged: int = 0
     committed: int = 0
     aborted: int = 0
-    shown: int = 0
+    polled: int = 0
 
 
 class Violation(AssertionError):
-    """Something that must not happen."""
+    """A broken guarantee."""
 
 
 def run(seed: int, faults: int) -> Report:
-    """One run of a broker in a folder of its own; a Violation says what must not have happened."""
+    """Run a broker in a temporary folder, with faults; raises Violation if a guarantee was broken."""
     folder = Path(tempfile.mkdtemp(prefix="headwater-torture-"))
     broker = Victim(folder / "data")
     try:
@@ -355,7 +362,11 @@ def _run(broker: Victim, chance: random.Random, faults: int) -> Report:
         client.create_topic("orders", partitions=PARTITIONS)
     history = History(polls={"reader": []})
     workers = [Worker("reader", lambda: poll(servers, history.polls["reader"]))]
-    for kind, name in ((write_plainly, "p"), (write_in_transactions, "t"), (write_in_transactions, "u")):
+    for kind, name in (
+        (write_idempotently, "p"),
+        (write_in_transactions, "t"),
+        (write_in_transactions, "u"),
+    ):
         own = random.Random(chance.randrange(2**32))
         workers.append(Worker(name, lambda k=kind, n=name, o=own: k(servers, n, history, o)))  # type: ignore[misc]
     for worker in workers:
@@ -371,17 +382,17 @@ def _run(broker: Victim, chance: random.Random, faults: int) -> Report:
     history.committed_log = read_everything(servers, read_committed=True)
     report.records, report.acknowledged = len(history.log), len(history.acknowledged)
     report.committed, report.aborted = len(history.committed), len(history.aborted)
-    report.shown = len(history.polls["reader"])
+    report.polled = len(history.polls["reader"])
     found = check(history)
     if found:
         raise Violation(f"{found}")
-    if not min(report.acknowledged, report.committed, report.shown):
-        raise Violation(f"nothing was done, so nothing was shown: {report}")
+    if not min(report.acknowledged, report.committed, report.polled):
+        raise Violation(f"the run proves nothing: a writer or the reader made no progress: {report}")
     return report
 
 
 def _disturb(broker: Victim, chance: random.Random, report: Report) -> None:
-    """Kill it, have it kill itself in the middle of its storage's work, or stop it for a while."""
+    """Kill the broker, let it kill itself during a storage operation, or pause it for a while."""
     kind = chance.random()
     if kind < 0.35:
         broker.kill()
@@ -389,7 +400,7 @@ def _disturb(broker: Victim, chance: random.Random, report: Report) -> None:
     elif kind < 0.8:
         broker.kill()
         report.crashes += 1
-        # In recovery, or soon after: every append, sync and rename counts.
+        # During recovery or soon after: every append, sync and rename counts as an operation.
         is_up = broker.start(die_after=int(chance.choice([10, 100, 1000]) * (1 + chance.random())))
         if broker.wait_dead(3.0 if is_up else WAIT_S):
             report.crashes += 1

@@ -1,4 +1,4 @@
-"""Crashes of the log: of its storage by loss of power at any operation, of a whole broker by kill -9 and SIGSTOP.
+"""Crash the log: its storage by power loss at any operation, and a whole broker by kill -9 and SIGSTOP.
 
 ./dev torture log --seeds 300            both, until all seeds are done
 ./dev torture log --only storage --first 56 --seeds 1
@@ -14,20 +14,20 @@ from typing import Protocol
 from torture import clients, storage
 
 FAULTS = 6
-"""Of the broker, in a run of it."""
+"""Number of faults in a run of the broker."""
 STORAGE_RUNS = 10
-"""For one run of the broker, which takes as long as many of these."""
+"""Storage runs for each run of the broker, which takes as long as many of them."""
 
 
 class Report(Protocol):
-    """What a run has seen."""
+    """The result of a run."""
 
     crashes: int
 
 
 @dataclass(slots=True)
 class Tally:
-    """How far it has come."""
+    """Runs and crashes so far."""
 
     runs: int = 0
     crashes: int = 0
@@ -50,23 +50,25 @@ def main(arguments: list[str]) -> int:
                 if isinstance(error, KeyboardInterrupt):
                     raise
                 print(f"\nseed {seed} ({kind}): {type(error).__name__}: {error}", flush=True)
-                print(f"again: ./dev torture log --only {kind} --first {seed} --seeds 1", flush=True)
+                print(f"to repeat: ./dev torture log --only {kind} --first {seed} --seeds 1", flush=True)
                 raise
             tallies[kind].runs += 1
             tallies[kind].crashes += report.crashes
         took = time.monotonic() - started
-        said = ", ".join(f"{name} {tally.crashes} crashes in {tally.runs} runs" for name, tally in tallies.items())
-        print(f"\rseed {seed}: {said}, {took:.0f} s", end="" if sys.stdout.isatty() else "\n", flush=True)
-    print(f"\nnothing happened that must not: {sum(t.crashes for t in tallies.values())} crashes")
+        text = ", ".join(f"{name} {tally.crashes} crashes in {tally.runs} runs" for name, tally in tallies.items())
+        print(f"\rseed {seed}: {text}, {took:.0f} s", end="" if sys.stdout.isatty() else "\n", flush=True)
+    print(f"\nno guarantee was broken: {sum(t.crashes for t in tallies.values())} crashes")
     return 0
 
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./dev torture log", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=100, help="how many runs (default: 100)")
+    parser.add_argument("--seeds", type=int, default=100, help="number of runs (default: 100)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
-    parser.add_argument("--only", choices=("storage", "broker"), help="one of the two, with every seed")
-    parser.add_argument("--faults", type=int, default=FAULTS, help=f"in a run of the broker (default: {FAULTS})")
+    parser.add_argument("--only", choices=("storage", "broker"), help="run only one of the two, with every seed")
+    parser.add_argument(
+        "--faults", type=int, default=FAULTS, help=f"faults per run of the broker (default: {FAULTS})"
+    )
     return parser
 
 

@@ -1,13 +1,13 @@
-"""Crashes of an app that writes outside: driver, JVM, executor, worker, broker and database are killed at random.
+"""Crash an app that writes to sinks: driver, JVM, executors, workers, broker and database are killed at random.
 
 ./dev torture --sink postgres --seeds 50
 ./dev torture sinks --sink sqlite --first 7 --seeds 1
 ./dev torture sinks --sink all --seeds 1 --on-kafka --on-cluster
 
-Each seed makes events out of order, a window, a trigger, and the moments of the kills. One query sends windows
-that retract what they refine, by key, another every event as it is. When all is done, both must be what plain
-Python computes over all events: nothing lost, nothing twice, whatever was killed. Where a place keeps changes,
-these are sent there without a key as well, and their sum must be the same.
+Each seed chooses out-of-order events, a window, a trigger, and the times of the kills. One query writes windows by
+key, which retract what they refine; another writes every event unchanged. At the end, both results must be what
+plain Python computes over all events: no row lost and none duplicated, whatever was killed. Sinks that keep
+changes also receive the changes of the windows without a key, and their sum must be the same.
 """
 
 import argparse
@@ -29,17 +29,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from torture.brokers import ApacheKafka, Log, OurLog
-from torture.cluster import SparkCluster
-from torture.processes import SHORT_LIVED, below
+from support.processes import SHORT_LIVED, descendants
+from support.restartable_brokers import ApacheKafka, HeadwaterLog, Log
+from support.spark_cluster import SparkCluster
 from torture.subjects import CHANGES, RAW, SUBJECTS, TOTALS, Row, Subject, times
 from torture.windows import KEYS, TRIGGERS, WINDOWS, windows_of
 
 PATIENCE_S = 240.0
 PARTITIONS = 2
-PARTITIONED = f"spark.sql.shuffle.partitions={PARTITIONS}"  # on clusters Spark would have 200
+PARTITIONED = f"spark.sql.shuffle.partitions={PARTITIONS}"  # on a cluster Spark defaults to 200
 RATE = 150
-"""Events per second; few, so that there are many small batches."""
+"""Events per second; low, so that there are many small batches."""
 END = 10**6
 VICTIMS = ("driver", "jvm", "worker", "worker", "broker", "database", "database")
 ON_A_CLUSTER = (*VICTIMS, "executor", "executor")
@@ -82,7 +82,7 @@ STREAMS = {
     RAW: (RAW_QUERY, ""),
     CHANGES: (TOTALS_QUERY, ""),
 }
-"""The query of each, and what its declaration says of its key."""
+"""The query of each stream, and the key argument of its declaration."""
 
 Event = tuple[int, str, int, int]
 """Number, key, amount, second."""
@@ -90,7 +90,7 @@ Event = tuple[int, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run has seen."""
+    """The counts of a run."""
 
     kills: Counter[str]
     events: int
@@ -98,8 +98,8 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """What the app runs on: our broker and Spark in a process, or an Apache Kafka and a Spark cluster."""
+class Platform:
+    """The log and the Spark that the app runs on: Headwater's broker or Apache Kafka, local Spark or a cluster."""
 
     kafka: bool = False
     cluster: bool = False
@@ -110,12 +110,12 @@ class Ground:
 
 
 class World:
-    """A broker, places for results, and the app between them, all as processes."""
+    """A broker, the sinks' servers, and the app between them, all as processes."""
 
-    def __init__(self, folder: Path, sinks: Sequence[str], chance: random.Random, ground: Ground) -> None:
+    def __init__(self, folder: Path, sinks: Sequence[str], chance: random.Random, platform: Platform) -> None:
         self.folder = folder
-        self._log: Log = ApacheKafka(folder) if ground.kafka else OurLog(folder)
-        self._cluster = SparkCluster(folder / "cluster") if ground.cluster else None
+        self._log: Log = ApacheKafka(folder) if platform.kafka else HeadwaterLog(folder)
+        self._cluster = SparkCluster(folder / "cluster") if platform.cluster else None
         self.servers = self._log.servers
         self.subjects: dict[str, Subject] = {sink: SUBJECTS[sink](folder, self.servers) for sink in sinks}
         where, when = chance.choice(WINDOWS), chance.choice(TRIGGERS)
@@ -134,10 +134,10 @@ class World:
         self._start("broker", *self._log.command)
 
     def start_app(self, *more: str) -> "subprocess.Popen[bytes]":
-        where = ["--data", str(self.folder / "data"), "-b", self.servers, "--http", "127.0.0.1:0"]
-        where += ["--master", "local[2]" if self._cluster is None else self._cluster.address]
+        options = ["--data", str(self.folder / "data"), "-b", self.servers, "--http", "127.0.0.1:0"]
+        options += ["--master", "local[2]" if self._cluster is None else self._cluster.address]
         program = [sys.executable, "-m", "headwater", "run", str(self.folder / "app.py")]
-        return self._start("app", *program, *where, "--conf", PARTITIONED, *more)
+        return self._start("app", *program, *options, "--conf", PARTITIONED, *more)
 
     def end_app(self) -> None:
         _kill(self._processes["app"].pid)
@@ -154,12 +154,15 @@ class World:
         return (self.folder / f"{name}.txt").read_text()[-3000:]
 
     def batches(self) -> int:
-        """How many batches with windows are finished, by Spark's own account."""
+        """Return the number of batches of window queries that Spark has committed."""
         found = (self.folder / "data" / "checkpoints").glob(f"{TOTALS}_*/commits/*")
         return sum(1 for path in found if path.name.isdigit())
 
     def kill(self, victim: str, chance: random.Random) -> str | None:
-        """Kill it, and bring back what does not come back by itself; None if there is no such thing just now."""
+        """Kill a victim, restart it unless it restarts by itself, and return its name.
+
+        Returns None if there is no such process at the moment.
+        """
         if victim == "driver":
             self.end_app()
             self.start_app()
@@ -174,7 +177,7 @@ class World:
             time.sleep(chance.random() * 2)
             self.start_broker()
         else:
-            server = chance.choice(self.servers_behind)
+            server = chance.choice(self.sink_servers)
             server.kill()
             time.sleep(chance.random() * 2)
             server.start()
@@ -184,19 +187,19 @@ class World:
         if self._cluster is not None and kind != "jvm":
             return self._cluster.executors() if kind == "executor" else self._cluster.python_workers()
         app = self._processes["app"]
-        return [pid for pid, name in below(app.pid) if (name == "java") == (kind == "jvm")]
+        return [pid for pid, name in descendants(app.pid) if (name == "java") == (kind == "jvm")]
 
     @property
-    def servers_behind(self) -> list[Subject]:
-        """Places that are servers, and can be killed."""
+    def sink_servers(self) -> list[Subject]:
+        """The sinks that have a server, which can be killed."""
         return [subject for subject in self.subjects.values() if subject.has_server]
 
     def keep_running(self, *, after: str | None) -> None:
-        """Start the app again if it has ended, which it may if its JVM was killed, but not for anything else."""
+        """Restart the app if it has ended, which only a kill of its JVM may cause."""
         app = self._processes["app"]
         if app.poll() is None:
             return
-        ended = f"the app ended by itself, with {app.returncode}, after the {after}'s death"
+        ended = f"the app ended with code {app.returncode} after the {after} was killed"
         assert after == "jvm", f"{ended}: {self.output()}"
         self.start_app()
 
@@ -213,7 +216,7 @@ class World:
 
 
 class Traffic:
-    """Events out of order, through a client that outlives the broker."""
+    """Produces out-of-order events, with a client that survives restarts of the broker."""
 
     def __init__(self, servers: str, chance: random.Random) -> None:
         from confluent_kafka import Producer
@@ -230,12 +233,12 @@ class Traffic:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, close every window there was, and wait until all is in the log."""
+        """Stop, send an event that closes every window, and wait until all events are in the log."""
         self._stopping.set()
         self._thread.join()
         for partition in range(PARTITIONS):
             self._send((-1 - partition, "the end", 0, END), partition)
-        assert self._producer.flush(PATIENCE_S) == 0, "events that the broker did not take"
+        assert self._producer.flush(PATIENCE_S) == 0, "the broker did not acknowledge all events"
         assert not self._errors, self._errors
 
     def _run(self) -> None:
@@ -259,22 +262,22 @@ class Traffic:
             self._errors.append(error)
 
 
-ALONE = Ground()
+LOCAL = Platform()
 
 
 def run(
     seed: int,
     sinks: Sequence[str],
     kills: int = 6,
-    ground: Ground = ALONE,
+    platform: Platform = LOCAL,
     victims: Sequence[str] | None = None,
 ) -> Report:
-    """One run; raises if what is in the sink at the end is not what it must be. What there is then is kept."""
+    """Run one seed; raises AssertionError if a sink's final rows are wrong, and keeps the run's folder then."""
     chance = random.Random(seed)
     folder = Path(tempfile.mkdtemp(prefix="torture-"))
-    world = World(folder, sinks, chance, ground)
+    world = World(folder, sinks, chance, platform)
     try:
-        killed, events = _disturb(world, chance, kills, victims or ground.victims)
+        killed, events = _disturb(world, chance, kills, victims or platform.victims)
         _finish(world)
         windows = sum(_compare(world, sink, events) for sink in sinks)
     finally:
@@ -286,19 +289,19 @@ def run(
 def _disturb(
     world: World, chance: random.Random, kills: int, victims: Sequence[str]
 ) -> tuple["Counter[str]", list[Event]]:
-    """Let it run and kill things, until as many are killed as were asked for."""
+    """Run the app and kill victims until the number of kills is reached."""
     world.start_broker()
     _create_topic(world.servers)
     world.start_app()
     traffic = Traffic(world.servers, random.Random(chance.random()))
     traffic.start()
     killed: Counter[str] = Counter()
-    victims = [name for name in victims if name != "database" or world.servers_behind]
+    victims = [name for name in victims if name != "database" or world.sink_servers]
     try:
         last: str | None = None
         while killed.total() < kills:
             _wait_for_batches(world, world.batches() + len(world.subjects) * chance.randrange(1, 4), last)
-            time.sleep(chance.random())  # into the next batch, wherever that is by then
+            time.sleep(chance.random())  # so that the kill hits the next batch at a random point
             last = world.kill(chance.choice(victims), chance)
             killed.update([last] if last else [])
         _wait_for_batches(world, world.batches() + 2 * len(world.subjects), last)
@@ -311,18 +314,18 @@ def _wait_for_batches(world: World, goal: int, last: str | None) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while world.batches() < goal:
         world.keep_running(after=last)
-        assert time.monotonic() < deadline, f"no progress after the {last}'s death: {world.output()}"
+        assert time.monotonic() < deadline, f"no progress after the {last} was killed: {world.output()}"
         time.sleep(0.05)
 
 
 def _finish(world: World) -> None:
-    """Kill the app once more, and let a last run work off what is left."""
+    """Kill the app once more, and process the remaining events in a last run."""
     world.end_app()
     last = world.start_app("--once")
     try:
         code = last.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
-        raise AssertionError(f"the last run does not end: {world.output()}") from None
+        raise AssertionError(f"the last run did not end within {PATIENCE_S} s: {world.output()}") from None
     assert code == 0, f"the last run failed: {world.output()}"
 
 
@@ -344,16 +347,16 @@ def _window(row: Row) -> tuple[Any, ...]:
 
 
 def _sum_of(changes: list[Row]) -> "Counter[Any]":
-    """What is there when each change has given or taken its row; nothing is taken that was not given before."""
-    there: Counter[Any] = Counter()
+    """Return the rows that remain after all changes; no change may retract a row that was not inserted before."""
+    rows: Counter[Any] = Counter()
     for change in changes:
         row = change["after"] or change["before"]
         if row["key"] == "the end":
             continue
         window = _window({**row, "window": times(row["window"])})
-        there[window] += 1 if change["op"] == "c" else -1
-        assert there[window] >= 0, f"{window} was taken before it was given"
-    return +there
+        rows[window] += 1 if change["op"] == "c" else -1
+        assert rows[window] >= 0, f"{window} was retracted before it was inserted"
+    return +rows
 
 
 def _same(what: str, found: "Counter[Any]", expected: "Counter[Any]") -> None:
@@ -377,7 +380,7 @@ def _create_topic(servers: str) -> None:
                 client.create_topic("events", partitions=PARTITIONS)
                 return
         except UnavailableError:
-            assert time.monotonic() < deadline, "the broker does not start"
+            assert time.monotonic() < deadline, "the broker did not start"
             time.sleep(0.1)
 
 
@@ -389,12 +392,12 @@ def _kill(pid: int) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="./dev torture sinks", description=(__doc__ or "").partition("\n")[0])
     names = ", ".join(SUBJECTS)
-    parser.add_argument("--sink", required=True, help=f"where the results go: {names}; several by commas, or all")
-    parser.add_argument("--seeds", type=int, default=50, help="how many runs (default: 50)")
+    parser.add_argument("--sink", required=True, help=f"{names}; several separated by commas, or all")
+    parser.add_argument("--seeds", type=int, default=50, help="number of runs (default: 50)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
-    parser.add_argument("--kills", type=int, default=6, help="how many in a run (default: 6)")
-    parser.add_argument("--on-kafka", action="store_true", help="with Apache Kafka as the log")
-    parser.add_argument("--on-cluster", action="store_true", help="on a Spark cluster, with executors to kill")
+    parser.add_argument("--kills", type=int, default=6, help="kills per run (default: 6)")
+    parser.add_argument("--on-kafka", action="store_true", help="use Apache Kafka as the log")
+    parser.add_argument("--on-cluster", action="store_true", help="run on a Spark cluster and also kill executors")
     options = parser.parse_args(arguments)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
     sinks = list(SUBJECTS) if options.sink == "all" else options.sink.split(",")
@@ -404,19 +407,19 @@ def main(arguments: list[str]) -> int:
     for seed in range(options.first, options.first + options.seeds):
         started = time.monotonic()
         try:
-            report = run(seed, sinks, options.kills, Ground(kafka=options.on_kafka, cluster=options.on_cluster))
+            report = run(seed, sinks, options.kills, Platform(kafka=options.on_kafka, cluster=options.on_cluster))
         except AssertionError as error:
-            flags = [word for word in arguments if word.startswith("--on-")]
+            flags = [argument for argument in arguments if argument.startswith("--on-")]
             same = ["--sink", options.sink, "--kills", str(options.kills), *flags]
             again = " ".join([*same, "--first", str(seed), "--seeds", "1"])
-            print(f"seed {seed}: {error}\nagain: ./dev torture sinks {again}", flush=True)
+            print(f"seed {seed}: {error}\nto repeat: ./dev torture sinks {again}", flush=True)
             return 1
         total += report.kills
         killed = ", ".join(f"{name} {count}" for name, count in sorted(report.kills.items()))
         took = time.monotonic() - started
         seen = f"{report.events} events, {report.windows} windows"
         print(f"seed {seed}: {seen}, killed {killed}; {took:.0f} s", flush=True)
-    print(f"nothing lost, nothing twice: {options.seeds} runs, {total.total()} kills ({dict(total)})")
+    print(f"no row lost, none duplicated: {options.seeds} runs, {total.total()} kills ({dict(total)})")
     return 0
 
 

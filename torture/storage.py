@@ -1,10 +1,10 @@
-"""A partition's storage on a disk that loses power at any operation, against a list in memory.
+"""Compare a partition's storage on a disk that loses power at any operation with a list in memory.
 
-A seed decides everything: what is done (appends of idempotent batches, syncs, reads, rolls, deletions, retention,
-archiving, compactions, clean restarts), and before which operation on the disk the crash comes, in recovery too.
-What must hold afterwards is in `Storage.check`: nothing acknowledged and nothing that a reader saw is lost or
-changed, nothing is there twice or out of order, deleted records do not come back, the last value of each key
-stays, and nobody has to repair anything.
+A seed decides everything: the operations (appends of idempotent batches, syncs, reads, rolls, deletions,
+retention, archiving, compactions, clean restarts), and the disk operation before which the crash happens, which
+may be during recovery. `Storage.check` checks the guarantees afterwards: no acknowledged record and no record that
+a reader saw is lost or changed, no record is duplicated or out of order, deleted records do not reappear, the last
+value of each key stays, and recovery needs no manual repair.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from headwater.transmit.records.batch import decode_batch, encode_batch, walk
 from headwater.transmit.records.compression import Compression
 from headwater.transmit.topics.topics import Partition
 from headwater.transmit.topics.upkeep import Upkeep
-from torture.disk import Disk, PowerLoss
+from support.disk import Disk, PowerLoss
 
 PRODUCER_ID = 7
 DELETE_RETENTION_MS = 1000
 RETENTION_MS = 3000
 CRASHES = 10
 OPERATIONS_MAX = 60
-"""Of the disk, before a crash comes at the latest."""
+"""Maximum number of disk operations before a crash."""
 NAME = TopicPartition("orders", 0)
 CONFIG = replace(
     configs.topic_config(configs.topic_values({}, configs.broker_values({}, {}))),
@@ -46,12 +46,12 @@ CONFIG = replace(
 
 
 class Violation(AssertionError):
-    """Something that must not happen."""
+    """A broken guarantee."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What a run has seen."""
+    """The counts of a run."""
 
     crashes: int = 0
     in_recovery: int = 0
@@ -66,26 +66,26 @@ class Report:
 
 
 class NoTopics:
-    """Upkeep is told which partition to look after, one at a time."""
+    """An empty catalog: each partition is passed to Upkeep directly."""
 
     def partitions(self) -> list[Any]:
         return []
 
 
 def run(seed: int, crashes: int = CRASHES) -> Report:
-    """One run; a Violation says what must not have happened."""
+    """Run one seed; raises Violation if a guarantee was broken."""
     folder = Path(tempfile.mkdtemp(prefix="headwater-torture-"))
     try:
         storage = Storage(folder, random.Random(seed))
         for _ in range(crashes):
-            storage.live_until_a_crash()
+            storage.run_until_crash()
         return storage.report
     finally:
         shutil.rmtree(folder)
 
 
 class Storage:
-    """A partition and what is known of it."""
+    """A partition, and the state it is expected to have."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self.report = Report()
@@ -99,7 +99,7 @@ class Storage:
         """Base offset and bytes of each batch of the producer."""
         self._durable = 0
         self._starts = {0}
-        """Where the log may start: more than one place while a deletion is under way."""
+        """The offsets at which the log may start; more than one while a deletion is in progress."""
         self._compacted_to = 0
         self._tombstones_gone_ms: dict[int, int] = {}
         self._partition: Partition | None = None
@@ -110,8 +110,8 @@ class Storage:
         assert self._partition is not None
         return self._partition.log
 
-    def live_until_a_crash(self) -> None:
-        """Open, check, work, and die."""
+    def run_until_crash(self) -> None:
+        """Open the partition, check it, and work on it until a crash."""
         while True:
             self._disk.revive(self._chance.randint(0, OPERATIONS_MAX))
             is_open = False
@@ -130,15 +130,15 @@ class Storage:
             self._partition = None
             if self._chance.random() < 0.75:
                 self.report.power_losses += 1
-                self._disk.lose_power()  # otherwise only the process has died; the system keeps what it was given
+                self._disk.lose_power()  # otherwise only the process died, and the system keeps its writes
             if is_open:
-                return  # or recovery itself was cut short
+                return  # otherwise the crash was during recovery
 
     def _open(self) -> None:
         log = PartitionLog(self._folder / "orders-0", LogSettings(segment_bytes=self._segment_bytes))
         self._partition = Partition(NAME, log, self._config)
 
-    # -- what is done -----------------------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         steps: list[tuple[int, Callable[[], None]]] = [
@@ -182,7 +182,7 @@ class Storage:
 
     def _roll(self) -> None:
         self._log.roll()
-        self._durable = max(self._durable, self._log.open_segment_offset)  # what is sealed was synced
+        self._durable = max(self._durable, self._log.open_segment_offset)  # a sealed segment was synced
 
     def _delete_records(self) -> None:
         assert self._partition is not None
@@ -192,12 +192,12 @@ class Storage:
         self._starts = {offset}
 
     def _expire(self) -> None:
-        self._look_after(archive="")
+        self._run_retention(archive="")
 
     def _archive(self) -> None:
-        self._look_after(archive=str(self._folder / "archive"))
+        self._run_retention(archive=str(self._folder / "archive"))
 
-    def _look_after(self, *, archive: str) -> None:
+    def _run_retention(self, *, archive: str) -> None:
         assert self._partition is not None
         self._sync()
         if not archive:
@@ -208,7 +208,7 @@ class Storage:
         self._partition.config = self._config
         gone = self._records[min(self._starts) : self._log.start_offset]
         if not archive and self._log.start_offset not in self._starts:
-            raise Violation(f"retention moved the start to {self._log.start_offset}, in a segment")
+            raise Violation(f"retention moved the start to {self._log.start_offset}, inside a segment")
         late = [r.offset for r in gone if self._clock.now_ms() - r.timestamp_ms <= RETENTION_MS]
         _expect(archive or not late or self._log.start_offset in self._starts, f"{late} were deleted too early")
         self._starts = {self._log.start_offset}
@@ -235,47 +235,47 @@ class Storage:
         self._sync()
         self._partition.close()
         self._open()
-        _expect(self._log.recovered_bytes == 0, f"{self._log.recovered_bytes} bytes cut after a clean stop")
+        _expect(self._log.recovered_bytes == 0, f"{self._log.recovered_bytes} bytes truncated after a clean stop")
         self.check()
 
     def _wait(self) -> None:
         self._clock.advance(self._chance.randint(1, 3))
 
-    # -- what must hold ---------------------------------------------------------------------------------------
+    # -- guarantees -------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Compare the log with the list; what a crash may have taken is forgotten."""
+        """Compare the log with the list, and remove from the list the records that a crash was allowed to lose."""
         log = self._log
-        _expect(log.damage is None, f"it does not recover by itself: {log.damage}")
+        _expect(log.damage is None, f"the log does not recover by itself: {log.damage}")
         _expect(
             self._durable <= log.end_offset <= len(self._records),
-            f"it ends at {log.end_offset}; {self._durable} were acknowledged, {len(self._records)} written",
+            f"the log ends at {log.end_offset}; {self._durable} were acknowledged, {len(self._records)} written",
         )
-        _expect(log.start_offset in self._starts, f"it starts at {log.start_offset}, not at {self._starts}")
+        _expect(log.start_offset in self._starts, f"the log starts at {log.start_offset}, not at {self._starts}")
         self.report.lost_tail_records += len(self._records) - log.end_offset
         del self._records[log.end_offset :]
         self._batches = [(base, data) for base, data in self._batches if base < log.end_offset]
         self._durable, self._starts = log.end_offset, {log.start_offset}
         found = self._read_from(log.start_offset, 700)
         self._expect_records(found)
-        there = {record.offset for record in found}
+        present = {record.offset for record in found}
         last = {record.key: record for record in self._records}
         for record in self._records[log.start_offset :]:
             gone_from = self._tombstones_gone_ms.get(record.offset)
             may_be_gone = gone_from is not None and self._clock.now_ms() > gone_from
-            must_be_there = record.offset >= self._compacted_to or last[record.key] is record
-            _expect(record.offset in there or may_be_gone or not must_be_there, f"{record.offset} is lost")
+            must_be_present = record.offset >= self._compacted_to or last[record.key] is record
+            _expect(record.offset in present or may_be_gone or not must_be_present, f"{record.offset} is lost")
         self._expect_idempotence()
 
     def _expect_idempotence(self) -> None:
-        """The producer sends its last batch again, because the answer was lost with the machine."""
+        """Send the producer's last batch again, as if its acknowledgement was lost in the crash."""
         if not self._batches:
             return
         assert self._partition is not None
         base, data = self._batches[-1]
         again = self._partition.append(memoryview(bytearray(data)), now_ms=self._clock.now_ms())
-        _expect(again.base_offset == base, f"the batch at {base} is at {again.base_offset} again")
-        _expect(self._log.end_offset == len(self._records), "a repeated batch was written twice")
+        _expect(again.base_offset == base, f"the resent batch at {base} was acknowledged at {again.base_offset}")
+        _expect(self._log.end_offset == len(self._records), "a resent batch was written twice")
 
     def _read_from(self, offset: int, max_bytes: int) -> list[Record]:
         found: list[Record] = []
@@ -288,9 +288,9 @@ class Storage:
 
     def _expect_records(self, found: list[Record]) -> None:
         offsets = [record.offset for record in found]
-        _expect(offsets == sorted(set(offsets)), f"out of order: {offsets}")
+        _expect(offsets == sorted(set(offsets)), f"offsets out of order: {offsets}")
         wrong = [r.offset for r in found if r != self._records[r.offset]]
-        _expect(not wrong, f"other records than were written, at {wrong}")
+        _expect(not wrong, f"records differ from those written, at {wrong}")
 
 
 def _expect(holds: object, otherwise: str) -> None:

@@ -1,4 +1,4 @@
-"""The places that `torture/sinks.py` writes to: how an app names them, what can be killed, and what is there."""
+"""The sinks that `torture/sinks.py` can test: their expression in an app, their server, and their final rows."""
 
 import json
 import sqlite3
@@ -8,41 +8,41 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from torture.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 TOTALS, RAW, CHANGES = "totals", "raw", "changes"
-"""How the names of streams begin: changes by key, rows without one, and changes as they are."""
+"""Prefixes of stream names: rows updated by key, rows without a key, and changes without a key."""
 
 Row = dict[str, Any]
 
 
 class Subject(Protocol):
-    """A place for two streams: `totals...` by (key, window), which changes, and `raw...` without a key.
+    """A sink for two streams: `totals...`, updated by (key, window), and `raw...` without a key.
 
-    One that keeps changes has a third: those of the totals, without a key.
+    A sink that keeps changes has a third stream: the changes of the totals, without a key.
     """
 
     has_server: bool
-    """Whether there is something behind the place that can be killed."""
+    """The sink has a server that can be killed."""
     keeps_changes: bool
 
     def expression(self, stream: str) -> str:
-        """What the app's file says after `to=`; it has `import headwater as hw`."""
+        """Return the expression for `to=` in the app's file, which has `import headwater as hw`."""
 
     def kill(self) -> None:
-        """SIGKILL what is behind the place."""
+        """Send SIGKILL to the sink's server."""
 
     def start(self) -> None:
-        """Bring it back."""
+        """Restart the sink's server."""
 
     def rows(self, stream: str) -> list[Row]:
-        """What is there at the end; a window's bounds are datetimes."""
+        """Return the final rows; a window's bounds are datetimes."""
 
     def close(self) -> None: ...
 
 
 class Sqlite:
-    """A file."""
+    """A SQLite file."""
 
     has_server = False
     keeps_changes = False
@@ -67,7 +67,7 @@ class Sqlite:
 
 
 class Postgres:
-    """A server of its own for each run."""
+    """A PostgreSQL server for each run."""
 
     has_server = True
     keeps_changes = False
@@ -99,7 +99,7 @@ class Postgres:
 
 
 class Topic:
-    """Topics in the run's own log, which is killed as the broker."""
+    """Topics in the run's own log, which is killed under the name "broker"."""
 
     has_server = False
     keeps_changes = True
@@ -125,7 +125,7 @@ class Topic:
 
 
 class Parquet:
-    """A folder with a manifest."""
+    """A folder of Parquet files with a manifest."""
 
     has_server = False
     keeps_changes = False
@@ -149,7 +149,7 @@ class Parquet:
 
 
 class Delta:
-    """Tables in a folder."""
+    """Delta tables in a folder."""
 
     has_server = False
     keeps_changes = False
@@ -173,7 +173,7 @@ class Delta:
 
 
 def committed_records(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values of a topic's records, as a reader of committed ones sees them."""
+    """Return keys and values of a topic's committed records."""
     from headwater.record import TopicPartition
     from headwater.transmit.client.client import EARLIEST, LATEST, Client
     from headwater.transmit.records.batch import decode_batch, walk
@@ -182,16 +182,18 @@ def committed_records(servers: str, topic: str) -> list[tuple[bytes | None, byte
     with Client(servers, read_committed=True) as client:
         partitions = [TopicPartition(topic, n) for n in client.topics([topic])[topic].leaders]
         for partition in partitions:
-            at, end = (client.offsets([partition], place)[partition] for place in (EARLIEST, LATEST))
+            at, end = (client.offsets([partition], bound)[partition] for bound in (EARLIEST, LATEST))
             while at < end:
                 data, at = client.read(partition, at)
-                batches = [decode_batch(data, place) for place, header in walk(data) if not header.is_control]
+                batches = [
+                    decode_batch(data, position) for position, header in walk(data) if not header.is_control
+                ]
                 records += [(record.key, record.value) for batch in batches for record in batch]
     return records
 
 
 def times(window: dict[str, str]) -> dict[str, datetime]:
-    """A window whose bounds were kept as text."""
+    """Convert a window's bounds from text to datetimes in UTC."""
     return {name: datetime.fromisoformat(text).astimezone(UTC) for name, text in window.items()}
 
 
@@ -202,4 +204,4 @@ SUBJECTS: dict[str, Callable[[Path, str], Subject]] = {
     "parquet": Parquet,
     "delta": Delta,
 }
-"""By the name that `--sink` takes; each is made with an empty folder and the address of the run's log."""
+"""By the names that `--sink` accepts; each is created with an empty folder and the address of the run's log."""

@@ -1,11 +1,11 @@
-"""Crashes of a windowed computation on Spark: the driver is killed at random points while windows fire.
+"""Crash a windowed aggregation on Spark: the driver is killed at random points while windows fire.
 
 ./dev torture windows --seeds 20
 ./dev torture windows --first 7 --seeds 1
 
-Each seed makes events out of order, a window, a trigger, and the moments of the kills. Panes retract what they
-refine, so whatever was killed and run again, the sum of all changes must be what plain Python computes over all
-events. No trigger here is ever finished, and nothing is too late, so that every event counts.
+Each seed chooses out-of-order events, a window, a trigger, and the times of the kills. Each pane retracts the one
+it refines, so after any number of kills and restarts the sum of all changes must be what plain Python computes
+over all events. No trigger here ever finishes, and no event is too late, so every event counts.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torture.processes import SHORT_LIVED
+from support.processes import SHORT_LIVED
 
 KEYS = ("tea", "coffee", "cocoa", "milk", "maté")
 WINDOWS = ("Tumbling('1 minute')", "Hopping('2 minutes', '1 minute')", "Session('20 seconds')")
@@ -34,10 +34,10 @@ TRIGGERS = (
 )
 BATCHES, ROWS = 24, 40
 PATIENCE_S = 300.0
-"""Without a new batch; a start of Spark takes long on a machine that does other things too."""
+"""Time limit for a new batch; Spark takes long to start on a busy machine."""
 SECOND = 1_000_000
 END = 10**6
-"""Seconds: an event so late closes every window before it."""
+"""Seconds: an event at this time closes every window before it."""
 
 PROGRAM = """
 import json
@@ -61,12 +61,12 @@ with spark_session("torture", master="local[2]", log_file=folder / "spark.log") 
         )
     ).selectExpr("key", "unix_micros(window.start)", "unix_micros(window.end)", "n", "amount", "_change")
 
-    def take(batch, number):
+    def write_batch(batch, number):
         found = [list(row) for row in batch.collect()]
         (folder / "part").write_text(json.dumps(found))
         (folder / "part").rename(folder / "out" / f"{{number:05}}.json")
 
-    writer = changes.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
+    writer = changes.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(folder / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
 """
 
@@ -76,14 +76,14 @@ Row = tuple[str, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run has seen."""
+    """The counts of a run."""
 
     crashes: int
     panes: int
 
 
 def run(seed: int, batches_max: int = BATCHES) -> Report:
-    """One run; raises if the changes do not add up to what they must."""
+    """Run one seed; raises AssertionError if the changes do not add up to the expected windows."""
     chance = random.Random(seed)
     where, when = chance.choice(WINDOWS), chance.choice(TRIGGERS)
     batches = [_batch(chance, number) for number in range(batches_max)]
@@ -91,7 +91,7 @@ def run(seed: int, batches_max: int = BATCHES) -> Report:
         folder = Path(name)
         _write(folder, [*batches, [("the end", 0, END)]])
         (folder / "program.py").write_text(PROGRAM.format(folder=name, where=where, when=when))
-        crashes = _run_to_the_end(folder, chance)
+        crashes = _run_to_end(folder, chance)
         changes = [row for path in sorted((folder / "out").iterdir()) for row in json.loads(path.read_text())]
     total: Counter[Row] = Counter()
     for *row, sign in changes:
@@ -103,7 +103,7 @@ def run(seed: int, batches_max: int = BATCHES) -> Report:
 
 
 def _batch(chance: random.Random, number: int) -> list[Event]:
-    """Events around a time that goes on, now and then far behind it."""
+    """Return events around a time that advances with each batch; some are far behind it."""
     late = 600 if chance.random() < 0.2 else 30
     times = (number * 25 - chance.expovariate(1 / late) for _ in range(ROWS))
     return [(chance.choice(KEYS), chance.randrange(100), max(0, round(at))) for at in times]
@@ -120,11 +120,11 @@ def _write(folder: Path, batches: list[list[Event]]) -> None:
             for key, amount, at in batch
         )
         path.write_text("\n".join(map(json.dumps, rows)))
-        os.utime(path, (1_000_000_000 + number,) * 2)  # Spark takes files by their age.
+        os.utime(path, (1_000_000_000 + number,) * 2)  # Spark reads files in the order of their age.
 
 
-def _run_to_the_end(folder: Path, chance: random.Random) -> int:
-    """Run the program until it ends by itself, killing it when some more batches are out; return how often."""
+def _run_to_end(folder: Path, chance: random.Random) -> int:
+    """Run the program until it ends by itself, killing it after every few batches; return the number of kills."""
     crashes, goal = 0, chance.randrange(1, 5)
     while True:
         deadline = time.monotonic() + PATIENCE_S
@@ -135,22 +135,22 @@ def _run_to_the_end(folder: Path, chance: random.Random) -> int:
         while program.poll() is None and _done(folder) < goal:
             if time.monotonic() > deadline:
                 os.killpg(program.pid, signal.SIGKILL)
-                raise AssertionError(f"nothing new in {PATIENCE_S} s: {_told(folder)}")
+                raise AssertionError(f"no new batch in {PATIENCE_S} s: {_program_error(folder)}")
             time.sleep(0.01)
         if program.poll() is not None:
-            assert program.returncode == 0, _told(folder)
+            assert program.returncode == 0, _program_error(folder)
             return crashes
-        time.sleep(chance.random() / 2)  # into the next batch, wherever that is by now
+        time.sleep(chance.random() / 2)  # so that the kill hits the next batch at a random point
         os.killpg(program.pid, signal.SIGKILL)
         program.wait()
         crashes += 1
         goal = _done(folder) + chance.randrange(1, 9)
 
 
-def _told(folder: Path) -> str:
-    """What the program said of its end, without the plan that Spark adds."""
-    said = (folder / "output.txt").read_text()
-    return said[max(0, said.rfind("Traceback")) :].partition("Logical Plan:")[0][-4000:]
+def _program_error(folder: Path) -> str:
+    """Return the last traceback in the program's output, without the query plan that Spark adds."""
+    output = (folder / "output.txt").read_text()
+    return output[max(0, output.rfind("Traceback")) :].partition("Logical Plan:")[0][-4000:]
 
 
 def _done(folder: Path) -> int:
@@ -158,7 +158,7 @@ def _done(folder: Path) -> int:
 
 
 def windows_of(where: str, events: list[Event]) -> Iterator[Row]:
-    """Every window with its count and sum, in plain Python."""
+    """Yield every window with its count and sum, computed in plain Python."""
     by_key: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for key, amount, at in events:
         by_key[key].append((at, amount))
@@ -172,7 +172,7 @@ def _spans(where: str, times: list[int]) -> Iterator[tuple[int, int]]:
     if where.startswith("Session"):
         start, end = times[0], times[0] + 20
         for at in times:
-            if at >= end:  # a whole gap lies between
+            if at >= end:  # the gap is as long as the session's
                 yield start, end
                 start = at
             end = max(end, at + 20)
@@ -191,7 +191,7 @@ def _difference(found: dict[Row, int], expected: dict[Row, int]) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="./dev torture windows", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=20, help="how many runs (default: 20)")
+    parser.add_argument("--seeds", type=int, default=20, help="number of runs (default: 20)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     options = parser.parse_args(arguments)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
@@ -200,11 +200,11 @@ def main(arguments: list[str]) -> int:
         try:
             report = run(seed)
         except AssertionError as error:
-            print(f"seed {seed}: {error}\nagain: ./dev torture windows --first {seed} --seeds 1", flush=True)
+            print(f"seed {seed}: {error}\nto repeat: ./dev torture windows --first {seed} --seeds 1", flush=True)
             return 1
         crashes += report.crashes
         print(f"seed {seed}: {report.panes} changes over {report.crashes} kills add up", flush=True)
-    print(f"nothing happened that must not: {crashes} kills")
+    print(f"all changes add up: {crashes} kills")
     return 0
 
 

@@ -15,7 +15,6 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "headwater.app": ("App", "Topic", "View"),
     "headwater.spark.operators.windowed": ("windowed",),
-    "headwater.spark.operators.device_clocks": ("correct_clocks",),
     "headwater.process.windows.windows": (
         "Tumbling", "Hopping", "Sliding", "Session", "Global", "EVENT_TIME", "PROCESSING_TIME",
     ),
@@ -32,6 +31,7 @@ _PUBLIC = {
     "headwater.spark.operators.joins": ("join",),
     "headwater.spark.operators.side_input": ("SideInput",),
     "headwater.spark.operators.groups": ("aggregate", "top", "deduplicate", "rolling", "union"),
+    "headwater.spark.operators.device_clocks": ("correct_clocks",),
     "headwater.process.watermarks": ("Observed",),
     "headwater.sinks.postgres.sink": ("Postgres",),
     "headwater.sinks.sqlite": ("Sqlite",),
@@ -40,15 +40,19 @@ _PUBLIC = {
     "headwater.sinks.delta": ("Delta",),
     "headwater.sinks.webhook": ("Webhook",),
     "headwater.sinks.mail": ("Mail",),
+    "headwater.sinks.net_changes": ("net_changes",),
     "headwater.store.reader": ("Views",),
     "headwater.transmit.broker.embedded": ("Broker",),
 }  # fmt: skip
+_PUBLIC_MODULES = ("sink", "errors")  # for sinks of your own
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 
-__all__ = list(_MODULE_OF)
+__all__ = [*_MODULE_OF, *_PUBLIC_MODULES]  # noqa: PLE0604 - strings, all of them
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PUBLIC_MODULES:
+        return import_module(f"headwater.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'headwater' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)

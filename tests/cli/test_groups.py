@@ -156,7 +156,7 @@ def test_a_queue_is_shown_redriven_and_purged(log: Log) -> None:
     assert log.json("queue", "list")["queues"][0]["waiting_records"] == 0
     log.commit("readers", 5)
     refused = log.run("queue", "purge", "readers")
-    assert (refused.returncode, "no queue but a classic group" in refused.stderr) == (2, True)
+    assert (refused.returncode, "is a classic group, not a queue" in refused.stderr) == (2, True)
 
 
 def work(log: Log, answer: Callable[[int], AcknowledgeType], count: int) -> None:

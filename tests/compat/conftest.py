@@ -1,4 +1,4 @@
-"""Three real clients behind one small face, so that each case is written once and holds for all."""
+"""Three real clients with one common interface, so that each test is written once for all of them."""
 
 import asyncio
 import gc
@@ -15,14 +15,14 @@ import pytest
 from headwater.record import Record
 
 with warnings.catch_warnings():
-    # kafka-python loads its messages with a function that is deprecated from Python 3.11 to 3.12.
+    # kafka-python loads its messages with a function that is deprecated in Python 3.11 and 3.12.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
     import kafka.admin
 
     from headwater.transmit.broker.embedded import Broker
 
-# Its log of lost connections would keep them alive, unclosed, until some later test is blamed for them.
+# Its log records of lost connections would keep the sockets open until a later test fails because of them.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 PATIENCE_S = 30.0
@@ -30,18 +30,18 @@ SESSION_MS, HEARTBEAT_MS = 6000, 300
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """Try until something true comes back."""
+    """Repeat the condition until it returns a true value, and return that value."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         found = condition()
         if found:
             return found
         time.sleep(0.02)
-    raise AssertionError(f"it did not happen within {PATIENCE_S:.0f} s")
+    raise AssertionError(f"the condition did not hold within {PATIENCE_S:.0f} s")
 
 
 class Confluent:
-    """confluent-kafka, that is librdkafka."""
+    """confluent-kafka, which wraps librdkafka."""
 
     def __init__(self, servers: str) -> None:
         import confluent_kafka
@@ -103,11 +103,11 @@ class Confluent:
             }
         )  # fmt: skip
         offsets: list[int] = []
-        problems: list[object] = []
+        errors: list[object] = []
 
         def delivered(error: object, message: Any) -> None:
             if error:
-                problems.append(error)
+                errors.append(error)
             else:
                 offsets.append(message.offset())
 
@@ -117,8 +117,8 @@ class Confluent:
                 timestamp=record.timestamp_ms, headers=list(record.headers),
             )  # fmt: skip
         assert producer.flush(PATIENCE_S) == 0
-        if problems:
-            raise RuntimeError(problems[0])
+        if errors:
+            raise RuntimeError(errors[0])
         return offsets
 
     def _consumer(self, group: str, **settings: Any) -> Any:
@@ -131,7 +131,7 @@ class Confluent:
         )  # fmt: skip
 
     def consume(self, topic: str, partition: int, offset: int, count: int) -> list[Record]:
-        consumer = self._consumer("nobody")
+        consumer = self._consumer("unused")
         consumer.assign([self._kafka.TopicPartition(topic, partition, offset)])
         records: list[Record] = []
 
@@ -154,10 +154,10 @@ class Confluent:
         return records
 
     def offset_of_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        consumer = self._consumer("nobody")
-        asked = self._kafka.TopicPartition(topic, partition, timestamp_ms)
+        consumer = self._consumer("unused")
+        wanted = self._kafka.TopicPartition(topic, partition, timestamp_ms)
         try:
-            (found,) = consumer.offsets_for_times([asked], PATIENCE_S)
+            (found,) = consumer.offsets_for_times([wanted], PATIENCE_S)
         finally:
             consumer.close()
         return found.offset
@@ -182,7 +182,7 @@ class ConfluentMember:
         self._consumer = consumer
 
     def poll(self) -> list[tuple[int, int]]:
-        """Partition and offset of what has come."""
+        """Return the partition and offset of each record received."""
         found = self._consumer.consume(100, 0.1)
         for message in found:
             if message.error():
@@ -264,7 +264,7 @@ class KafkaPython:
             bootstrap_servers=self._servers, group_id=group, enable_auto_commit=False,
             auto_offset_reset="earliest", session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS,
             fetch_max_wait_ms=100,
-            # It may join before it knows the topic, and asks again only when its metadata has become old.
+            # It may join before it knows the topic, and refreshes its metadata only at this age.
             metadata_max_age_ms=1000, **settings,
         )  # fmt: skip
 
@@ -320,7 +320,7 @@ class KafkaPythonMember:
         self._consumer = consumer
 
     def poll(self) -> list[tuple[int, int]]:
-        # A poll that ends in the middle of a round leaves this client without a heartbeat, so it is given time.
+        # If a poll ends during a rebalance, this client sends no heartbeat, so allow it more time.
         found = self._consumer.poll(timeout_ms=500)
         return [(message.partition, message.offset) for messages in found.values() for message in messages]
 
@@ -335,7 +335,7 @@ class KafkaPythonMember:
 
 
 class Aiokafka:
-    """aiokafka, on a loop in a thread of its own."""
+    """aiokafka, on an event loop in its own thread."""
 
     def __init__(self, servers: str) -> None:
         self._servers = servers
@@ -351,53 +351,53 @@ class Aiokafka:
         self._thread.join()
         self._loop.close()
 
-    def _ask(self, question: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    def _with_admin(self, use: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         from aiokafka.admin import AIOKafkaAdminClient
 
-        async def ask() -> Any:
+        async def work() -> Any:
             admin = AIOKafkaAdminClient(bootstrap_servers=self._servers)
             await admin.start()
             try:
-                return await question(admin)
+                return await use(admin)
             finally:
                 await admin.close()
 
-        return self.run(ask())
+        return self.run(work())
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         from aiokafka.admin import NewTopic
 
-        response = self._ask(lambda admin: admin.create_topics([NewTopic(topic, partitions, 1)]))
+        response = self._with_admin(lambda admin: admin.create_topics([NewTopic(topic, partitions, 1)]))
         _raise_for([error[1] for error in response.topic_errors])
 
     def delete_topic(self, topic: str) -> None:
-        response = self._ask(lambda admin: admin.delete_topics([topic]))
+        response = self._with_admin(lambda admin: admin.delete_topics([topic]))
         _raise_for([code for _, code in response.topic_error_codes])
 
     def create_partitions(self, topic: str, partitions: int) -> None:
         from aiokafka.admin import NewPartitions
 
-        response = self._ask(lambda admin: admin.create_partitions({topic: NewPartitions(partitions)}))
+        response = self._with_admin(lambda admin: admin.create_partitions({topic: NewPartitions(partitions)}))
         _raise_for([error[1] for error in response.topic_errors])
 
     def topics(self) -> dict[str, int]:
-        found = self._ask(lambda admin: admin.describe_topics())
+        found = self._with_admin(lambda admin: admin.describe_topics())
         return {topic["topic"]: len(topic["partitions"]) for topic in found}
 
     def topic_configs(self, topic: str) -> dict[str, str]:
         from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        (response,) = self._ask(lambda admin: admin.describe_configs([resource]))
+        (response,) = self._with_admin(lambda admin: admin.describe_configs([resource]))
         ((code, _, _, _, entries),) = response.resources
         _raise_for([code])
         return {entry[0]: entry[1] for entry in entries}
 
     def groups(self) -> set[str]:
-        return {group for group, _ in self._ask(lambda admin: admin.list_consumer_groups())}
+        return {group for group, _ in self._with_admin(lambda admin: admin.list_consumer_groups())}
 
     def group_members(self, group: str) -> tuple[str, int]:
-        (response,) = self._ask(lambda admin: admin.describe_consumer_groups([group]))
+        (response,) = self._with_admin(lambda admin: admin.describe_consumer_groups([group]))
         ((code, _, state, _, _, members, *_),) = response.groups
         _raise_for([code])
         return state, len(members)
@@ -529,8 +529,8 @@ CLIENTS = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka"
 
 
 @pytest.fixture(autouse=True)
-def _collect_what_clients_forget() -> Iterator[None]:
-    """Find sockets that a client has not closed here, where the tests ignore them, and not in another test."""
+def _collect_unclosed_sockets() -> Iterator[None]:
+    """Collect a client's unclosed sockets here, where the warning is ignored, and not in a later test."""
     yield
     gc.collect()
 
@@ -555,5 +555,5 @@ def client(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Any]:
 
 @pytest.fixture
 def clients() -> dict[str, Any]:
-    """The kinds of clients by name, for a test that runs its broker itself."""
+    """The client classes by name, for a test that starts its own broker."""
     return CLIENTS

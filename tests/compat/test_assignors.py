@@ -1,4 +1,4 @@
-"""Every way in which the classic protocol's clients share partitions; the broker only passes it on."""
+"""All assignors of the clients with the classic protocol; the broker only forwards their assignments."""
 
 import time
 from collections.abc import Callable

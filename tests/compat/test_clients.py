@@ -1,4 +1,4 @@
-"""What users do with Kafka, done by three real clients against our broker."""
+"""The common uses of Kafka, with three real clients against the broker."""
 
 import time
 from pathlib import Path
@@ -24,7 +24,7 @@ def until(condition: Any) -> Any:
         if found:
             return found
         time.sleep(0.02)
-    raise AssertionError(f"it did not happen within {PATIENCE_S:.0f} s")
+    raise AssertionError(f"the condition did not hold within {PATIENCE_S:.0f} s")
 
 
 def numbered(count: int) -> list[Record]:
@@ -39,7 +39,7 @@ def at_offsets(records: list[Record], first: int = 0) -> list[Record]:
 
 
 def stored(broker: Broker, topic: str) -> tuple[list[Record], set[str]]:
-    """What stands in partition 0, read with our own client, and how it is compressed."""
+    """Return the records of partition 0, read with Headwater's client, and the compression of their batches."""
     with Client(broker.bootstrap_servers) as ours:
         data = ours.fetch(TopicPartition(topic, 0), 0)
     batches = list(walk(data))
@@ -53,7 +53,7 @@ def stored(broker: Broker, topic: str) -> tuple[list[Record], set[str]]:
 @pytest.mark.compat("records with key, headers, time and null values")
 @pytest.mark.compat("compression: gzip, snappy, lz4, zstd")
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_records_come_back_as_they_were_sent(client: Any, broker: Broker, compression: str) -> None:
+def test_records_are_read_as_they_were_sent(client: Any, broker: Broker, compression: str) -> None:
     records = [
         Record(key=b"key", value=b"value" * 200, timestamp_ms=5_000),
         Record(key=None, value=b"", timestamp_ms=4_000),
@@ -66,7 +66,7 @@ def test_records_come_back_as_they_were_sent(client: Any, broker: Broker, compre
     assert client.consume("orders", 0, 0, 5) == at_offsets(records)
     found, compressions = stored(broker, "orders")
     assert found == at_offsets(records)
-    assert {compression} <= compressions <= {compression, "none"}  # a small batch may not be worth it
+    assert {compression} <= compressions <= {compression, "none"}  # a client may not compress a small batch
 
 
 @pytest.mark.compat("acks 1 and all")
@@ -79,7 +79,7 @@ def test_records_arrive_with_every_kind_of_acknowledgement(client: Any, acks: st
 
 
 @pytest.mark.compat("idempotent producer")
-def test_an_idempotent_producer_is_served(client: Any) -> None:
+def test_an_idempotent_producer_works(client: Any) -> None:
     client.create_topic("orders")
     assert client.produce("orders", numbered(100), idempotent=True) == list(range(100))
     assert client.produce("orders", numbered(100), idempotent=True) == list(range(100, 200))
@@ -128,7 +128,7 @@ def test_topics_are_created_grown_and_deleted(client: Any) -> None:
     assert client.produce("orders", numbered(1)) == [0]
 
 
-def test_what_cannot_be_done_with_a_topic_is_an_error(client: Any) -> None:
+def test_invalid_operations_on_a_topic_are_errors(client: Any) -> None:
     client.create_topic("orders", 2)
     with pytest.raises(Exception, match=r"(?i)exists"):
         client.create_topic("orders")
@@ -149,7 +149,7 @@ def test_configs_of_a_topic_are_described(client: Any) -> None:
 
 
 @pytest.mark.compat("topics made when first used")
-def test_a_topic_is_made_when_it_is_first_used(client: Any) -> None:
+def test_a_topic_is_created_on_first_use(client: Any) -> None:
     assert client.produce("orders", numbered(3)) == [0, 1, 2]
     assert client.topics() == {"orders": 1}
 
@@ -171,7 +171,7 @@ def read_all(members: list[Any], count: int) -> list[tuple[int, int]]:
 
 @pytest.mark.compat("classic groups: sharing, taking over, committing")
 @pytest.mark.compat("groups: list and describe")
-def test_members_share_partitions_and_the_one_that_is_left_gets_all(client: Any) -> None:
+def test_members_share_partitions_and_the_last_member_gets_all(client: Any) -> None:
     client.create_topic("orders", 4)
     for partition in range(4):
         client.produce("orders", numbered(5), partition=partition)
@@ -197,7 +197,7 @@ def test_members_share_partitions_and_the_one_that_is_left_gets_all(client: Any)
     assert client.group_members("readers") == ("Empty", 0)
 
 
-def test_two_groups_each_get_everything(client: Any) -> None:
+def test_two_groups_each_read_all_records(client: Any) -> None:
     client.create_topic("orders")
     client.produce("orders", numbered(10))
     for group in ("one", "two"):
@@ -207,7 +207,7 @@ def test_two_groups_each_get_everything(client: Any) -> None:
 
 
 @pytest.mark.compat("classic groups: sharing, taking over, committing")
-def test_a_group_goes_on_where_it_has_committed(client: Any) -> None:
+def test_a_group_continues_at_its_committed_offset(client: Any) -> None:
     client.create_topic("orders")
     client.produce("orders", numbered(10))
     member = client.member("orders", "readers")
@@ -233,7 +233,7 @@ def test_a_static_member_that_restarts_gets_its_partitions_back(client: Any) -> 
 
     until(is_shared)
     had = first.assignment()
-    back = client.member("orders", "readers", "a")  # while the old one has not left
+    back = client.member("orders", "readers", "a")  # before the old member has left
     until(lambda: (back.poll(), second.poll()) and back.assignment() == had)
     client.produce("orders", numbered(1), partition=next(iter(had)))
     assert read_all([back], 1) == [(next(iter(had)), 0)]
@@ -241,7 +241,7 @@ def test_a_static_member_that_restarts_gets_its_partitions_back(client: Any) -> 
         member.close()
 
 
-# -- the broker's own life ------------------------------------------------------------------------------------
+# -- restart and settings of the broker -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["confluent-kafka", "kafka-python", "aiokafka"])
@@ -268,13 +268,13 @@ def test_committed_offsets_and_records_survive_a_restart(data: Path, kind: str, 
 
 
 @pytest.mark.parametrize("kind", ["confluent-kafka", "kafka-python", "aiokafka"])
-def test_a_topic_is_not_made_where_that_is_off(data: Path, kind: str, clients: dict[str, Any]) -> None:
+def test_a_topic_is_not_created_if_auto_creation_is_off(data: Path, kind: str, clients: dict[str, Any]) -> None:
     with Broker(data, auto_create_topics_enable=False) as broker:
         client = clients[kind](broker.bootstrap_servers)
         assert client.topics() == {}
         with Client(broker.bootstrap_servers) as ours:
             assert ours.topics(["orders"]) == {}
-        if kind == "confluent-kafka":  # the others try again for as long as a minute before they say so
+        if kind == "confluent-kafka":  # the others retry for up to a minute before they raise an error
             with pytest.raises(RuntimeError, match="UNKNOWN"):
                 client.produce("orders", numbered(1))
         assert client.topics() == {}

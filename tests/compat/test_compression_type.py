@@ -1,4 +1,4 @@
-"""`compression.type` of a topic: batches are stored as it says, whatever their producers sent."""
+"""`compression.type` of a topic: batches are stored with this compression, whatever their producers used."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 TYPES = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
 ORDERS = TopicPartition("orders", 0)
-LARGE = b"a line that repeats itself, as lines do; " * 4000  # more than a block of any of them
+LARGE = b"a line that repeats itself, as lines do; " * 4000  # larger than a block of any codec
 
 
 def numbered(count: int, size: int = 500) -> list[Record]:
@@ -30,7 +30,7 @@ def compressions(broker: Broker) -> list[str]:
 
 @pytest.mark.parametrize("sent", ["none", "lz4"])
 @pytest.mark.parametrize("wanted", TYPES)
-def test_every_client_reads_what_was_recompressed(client: Any, broker: Broker, sent: str, wanted: str) -> None:
+def test_every_client_reads_recompressed_records(client: Any, broker: Broker, sent: str, wanted: str) -> None:
     with Client(broker.bootstrap_servers) as ours:
         ours.create_topic("orders", configs={"compression.type": wanted})
     records = [*numbered(20), Record(value=LARGE, headers=(("h", b"1"),), timestamp_ms=5, offset=20)]
@@ -39,7 +39,7 @@ def test_every_client_reads_what_was_recompressed(client: Any, broker: Broker, s
     assert client.consume("orders", 0, 0, 21) == records
 
 
-def test_the_config_holds_at_once_and_old_batches_stay_as_they_are(broker: Broker) -> None:
+def test_a_changed_config_applies_at_once_and_only_to_new_batches(broker: Broker) -> None:
     import confluent_kafka
 
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -52,7 +52,7 @@ def test_the_config_holds_at_once_and_old_batches_stay_as_they_are(broker: Broke
     assert compressions(broker) == ["none", "zstd", "none"]
 
 
-def test_transactions_and_the_logs_own_time_keep_their_marks(broker: Broker) -> None:
+def test_recompressed_batches_keep_transaction_and_append_time_attributes(broker: Broker) -> None:
     import confluent_kafka
 
     configs = {"compression.type": "gzip", "message.timestamp.type": "LogAppendTime"}
@@ -75,7 +75,7 @@ def test_transactions_and_the_logs_own_time_keep_their_marks(broker: Broker) -> 
         assert (record.value, record.timestamp_ms > 5) == (b"x" * 1000, True)
 
 
-def test_what_is_too_large_without_its_compression_is_refused(broker: Broker) -> None:
+def test_a_batch_that_is_too_large_when_recompressed_is_rejected(broker: Broker) -> None:
     import confluent_kafka
 
     configs = {"compression.type": "uncompressed", "max.message.bytes": "10000"}
@@ -90,14 +90,14 @@ def test_what_is_too_large_without_its_compression_is_refused(broker: Broker) ->
     assert [error.name() for error in errors] == ["MSG_SIZE_TOO_LARGE"]
 
 
-def test_an_unknown_type_is_refused_in_words(broker: Broker) -> None:
+def test_an_unknown_type_is_rejected_with_the_known_ones(broker: Broker) -> None:
     with Client(broker.bootstrap_servers) as ours:
         ours.create_topic("orders")
         with pytest.raises(InvalidError, match="expected one of uncompressed, zstd, lz4, snappy, gzip, producer"):
             alter_topic(ours, "orders", {"compression.type": "brotli"})
 
 
-def test_a_codec_that_is_not_installed_is_refused_in_words(broker: Broker, monkeypatch: Any) -> None:
+def test_a_codec_that_is_not_installed_is_rejected_with_a_hint(broker: Broker, monkeypatch: Any) -> None:
     monkeypatch.setattr("headwater.transmit.configs.is_available", lambda compression: False)
     with Client(broker.bootstrap_servers) as ours:
         ours.create_topic("orders")

@@ -1,4 +1,4 @@
-"""The new consumer protocol (KIP-848) as confluent-kafka speaks it with `group.protocol=consumer`."""
+"""The new consumer protocol (KIP-848) with confluent-kafka and `group.protocol=consumer`."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from headwater.transmit.broker.embedded import Broker
 
-# Those that kafka-python left open in the tests before.
+# Sockets that kafka-python left open in earlier tests.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 PATIENCE_S = 30.0
@@ -49,7 +49,7 @@ class Members:
     def until(self, condition: Callable[[], Any]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < deadline, f"it did not happen; assigned: {self.assignments()}"
+            assert time.monotonic() < deadline, f"the condition did not hold; assigned: {self.assignments()}"
             for consumer in self.open:
                 message = consumer.poll(0.05)
                 if message is not None:
@@ -77,7 +77,7 @@ def split_evenly(members: Members, sizes: list[int], total: int) -> Callable[[],
 
 @pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_members_share_the_partitions_as_they_come_and_go(broker: Broker, assignor: str) -> None:
+def test_members_share_the_partitions_as_they_join_and_leave(broker: Broker, assignor: str) -> None:
     admin = prepare(broker.bootstrap_servers)
     members = Members(broker.bootstrap_servers, **{"group.remote.assignor": assignor})
     try:
@@ -96,7 +96,7 @@ def test_members_share_the_partitions_as_they_come_and_go(broker: Broker, assign
 
 
 @pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
-def test_topics_by_pattern_and_those_that_come_later(broker: Broker) -> None:
+def test_a_pattern_also_matches_topics_created_later(broker: Broker) -> None:
     admin = prepare(broker.bootstrap_servers, partitions=1, records=0)
     members = Members(broker.bootstrap_servers)
     try:
@@ -113,7 +113,7 @@ def test_topics_by_pattern_and_those_that_come_later(broker: Broker) -> None:
 
 
 @pytest.mark.compat("the new consumer protocol (KIP-848)", client="confluent-kafka")
-def test_a_static_member_comes_back_to_its_partitions(broker: Broker) -> None:
+def test_a_static_member_keeps_its_partitions_after_a_restart(broker: Broker) -> None:
     prepare(broker.bootstrap_servers)
     members = Members(broker.bootstrap_servers)
     try:
@@ -154,7 +154,7 @@ def test_offsets_survive_a_restart_and_the_group_is_listed(data: Path) -> None:
         assert admin.list_consumer_groups().result(PATIENCE_S).valid == []
 
 
-def test_members_go_on_when_the_broker_was_away(data: Path) -> None:
+def test_members_continue_after_a_restart_of_the_broker(data: Path) -> None:
     with Broker(data) as broker:
         port = int(broker.bootstrap_servers.rpartition(":")[2])
         prepare(broker.bootstrap_servers)
@@ -175,7 +175,7 @@ def test_members_go_on_when_the_broker_was_away(data: Path) -> None:
 
 
 def test_a_consumer_that_assigns_partitions_to_itself_may_commit(broker: Broker) -> None:
-    """It speaks of itself by an id, although it is no member."""
+    """It sends a member id although it is not a member."""
     servers = {"bootstrap.servers": broker.bootstrap_servers}
     producer = Producer(servers)
     producer.produce("orders", b"x")
@@ -189,7 +189,7 @@ def test_a_consumer_that_assigns_partitions_to_itself_may_commit(broker: Broker)
     assert (done.error, done.offset) == (None, 1)
 
 
-def test_a_group_of_one_kind_is_closed_to_the_other(broker: Broker) -> None:
+def test_a_group_rejects_members_of_the_other_protocol(broker: Broker) -> None:
     prepare(broker.bootstrap_servers)
     members = Members(broker.bootstrap_servers)
     old = Members(broker.bootstrap_servers, **{"group.protocol": "classic"})
@@ -200,7 +200,7 @@ def test_a_group_of_one_kind_is_closed_to_the_other(broker: Broker) -> None:
         with pytest.raises((AssertionError, KafkaException), match=r"(?i)inconsistent"):
             old.until(lambda: False)
         old.leave(stranger)
-        members.close()  # and once it is empty, it may become a classic one
+        members.close()  # an empty group may become a classic one
         old.join("orders")
         old.until(split_evenly(old, [4], 4))
     finally:

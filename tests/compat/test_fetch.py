@@ -1,4 +1,4 @@
-"""How much one answer holds: what the client says it has room for, and a whole batch where that is larger."""
+"""The size of a fetch response: at most what the client requests, but always a whole batch."""
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -11,9 +11,9 @@ WAIT_S = 30.0
 
 
 @pytest.mark.compat("answers within fetch.max.bytes", client="confluent-kafka")
-@pytest.mark.parametrize("room", [500_000, 50_000], ids=["two batches", "less than one batch"])
-def test_an_answer_is_no_larger_than_the_client_has_room(broker: Broker, room: int) -> None:
-    """librdkafka closes the connection on a larger one, and would ask for the same for ever."""
+@pytest.mark.parametrize("max_bytes", [500_000, 50_000], ids=["two batches", "less than one batch"])
+def test_a_response_is_no_larger_than_the_client_allows(broker: Broker, max_bytes: int) -> None:
+    """On a larger response librdkafka closes the connection, then sends the same request again, forever."""
     servers = {"bootstrap.servers": broker.bootstrap_servers}
     admin = AdminClient(servers)
     admin.create_topics([NewTopic("orders", PARTITIONS)])["orders"].result(WAIT_S)
@@ -23,9 +23,9 @@ def test_an_answer_is_no_larger_than_the_client_has_room(broker: Broker, room: i
     assert producer.flush(WAIT_S) == 0
     consumer = Consumer(
         {
-            **servers, "group.id": "readers", "auto.offset.reset": "earliest", "fetch.max.bytes": room,
-            "max.partition.fetch.bytes": 20_000_000, "message.max.bytes": min(room, RECORD_BYTES),
-            "receive.message.max.bytes": max(room, RECORD_BYTES) + 1000,
+            **servers, "group.id": "readers", "auto.offset.reset": "earliest", "fetch.max.bytes": max_bytes,
+            "max.partition.fetch.bytes": 20_000_000, "message.max.bytes": min(max_bytes, RECORD_BYTES),
+            "receive.message.max.bytes": max(max_bytes, RECORD_BYTES) + 1000,
         }
     )  # fmt: skip
     try:

@@ -1,4 +1,4 @@
-"""kcat as users type it: produce, consume, look at metadata, ask for offsets by time, read in a group."""
+"""kcat as users call it: produce, consume, list metadata, look up offsets by time, read in a group."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def compat(feature: str) -> pytest.MarkDecorator:
 
 @pytest.fixture
 def kcat(broker: Broker) -> Kcat:
-    """Runs kcat against the broker, and gives back what it prints."""
+    """Runs kcat against the broker, and returns its output."""
 
     def run(*arguments: str, text: str = "") -> str:
         command = ["kcat", "-b", broker.bootstrap_servers, *arguments]
@@ -40,7 +40,7 @@ def consumed(output: str) -> list[dict[str, Any]]:
 
 
 @compat("records with key, headers, time and null values")
-def test_records_come_back_as_they_were_sent(kcat: Kcat) -> None:
+def test_records_are_read_as_they_were_sent(kcat: Kcat) -> None:
     kcat("-P", "-t", "orders", "-p", "0", "-K:", "-Z", "-H", "source=test", text="a:1\nb:\n")
     found = consumed(kcat("-C", "-t", "orders", "-o", "beginning", "-e", "-q", "-J"))
     assert [(m["key"], m["payload"], m["headers"]) for m in found] == [
@@ -51,7 +51,7 @@ def test_records_come_back_as_they_were_sent(kcat: Kcat) -> None:
 
 @compat("compression: gzip, snappy, lz4, zstd")
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_records_come_back(kcat: Kcat, codec: str) -> None:
+def test_compressed_records_are_read(kcat: Kcat, codec: str) -> None:
     lines = [f"{n} " + "x" * 200 for n in range(500)]
     kcat("-P", "-t", "orders", "-p", "0", "-z", codec, text="\n".join(lines))
     assert kcat("-C", "-t", "orders", "-o", "beginning", "-e", "-q").splitlines() == lines
@@ -65,7 +65,7 @@ def test_records_arrive_with_every_kind_of_acknowledgement(kcat: Kcat, acks: str
 
 
 @compat("idempotent producer")
-def test_an_idempotent_producer_is_served(kcat: Kcat) -> None:
+def test_an_idempotent_producer_works(kcat: Kcat) -> None:
     kcat("-P", "-t", "orders", "-p", "0", "-X", "enable.idempotence=true", text="one\ntwo\n")
     assert kcat("-C", "-t", "orders", "-o", "beginning", "-e", "-q").splitlines() == ["one", "two"]
 
@@ -101,7 +101,7 @@ def test_metadata_lists_broker_topics_and_leaders(kcat: Kcat, broker: Broker) ->
 
 
 @compat("classic groups: sharing, taking over, committing")
-def test_a_group_goes_on_where_it_has_committed(kcat: Kcat) -> None:
+def test_a_group_continues_at_its_committed_offset(kcat: Kcat) -> None:
     kcat("-P", "-t", "orders", "-p", "0", text="0\n1\n2\n3\n")
     group = ("-G", "readers", "-X", "auto.offset.reset=earliest", "-q")
     assert kcat(*group, "-c", "2", "orders").split() == ["0", "1"]

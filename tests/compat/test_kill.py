@@ -1,7 +1,7 @@
-"""A broker that is killed again and again while a producer writes: nothing acknowledged is lost or doubled.
+"""A broker is killed repeatedly while a producer writes: no acknowledged record is lost or duplicated.
 
-The rule is that of Kafka's own tests (`validate_delivery`): what was acknowledged is there, in order, at the
-offset that was told; with an idempotent producer it is there once.
+The rule is that of Kafka's own tests (`validate_delivery`): every acknowledged record is in the log, in order, at
+the acknowledged offset; with an idempotent producer it is there exactly once.
 """
 
 import json
@@ -42,7 +42,7 @@ with Broker(data, port=port, segment_bytes=segment_bytes) as broker:
 
 
 class Victim:
-    """A broker in a process of its own, always on the same port and directory."""
+    """A broker in its own process, always on the same port and directory."""
 
     def __init__(self, data: Path, segment_bytes: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -117,12 +117,12 @@ class KafkaPythonWriter:
         self._producer.close()
 
 
-class Writing:
-    """Numbers written to every partition until it is told to stop."""
+class NumberWriter:
+    """Writes numbers to every partition until `stop` is called."""
 
     def __init__(self, kind: type, servers: str) -> None:
         self.acknowledged: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
-        self.problems: list[object] = []
+        self.errors: list[object] = []
         self.sent = 0
         self._stop = threading.Event()
         self._writer = kind(servers, self._note)
@@ -131,7 +131,7 @@ class Writing:
 
     def _note(self, error: object, partition: int, value: bytes, offset: int) -> None:
         if error is not None:
-            self.problems.append(error)
+            self.errors.append(error)
         else:
             self.acknowledged[partition][int(value.split()[0])] = offset
 
@@ -152,9 +152,9 @@ class Writing:
         self._writer.close()
 
 
-def wait_for(writing: Writing, count: int) -> None:
+def wait_for(writing: NumberWriter, count: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while writing.count < count and not writing.problems:
+    while writing.count < count and not writing.errors:
         assert time.monotonic() < deadline, f"{writing.count} acknowledged, {count} expected"
         time.sleep(0.01)
 
@@ -172,17 +172,17 @@ def read_numbers(client: Client, partition: TopicPartition) -> list[int]:
 @pytest.mark.compat("after kill -9: what was acknowledged, once")
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 100_000], ids=["one segment", "many segments"])
 @pytest.mark.parametrize("kind", [ConfluentWriter, KafkaPythonWriter], ids=["confluent-kafka", "kafka-python"])
-def test_what_was_acknowledged_is_there_once_after_kills(tmp_path: Path, kind: type, segment_bytes: int) -> None:
+def test_acknowledged_records_are_there_once_after_kills(tmp_path: Path, kind: type, segment_bytes: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     with Victim(tmp_path / "data", segment_bytes) as broker, Client(broker.bootstrap_servers) as client:
         client.create_topic("orders", partitions=PARTITIONS)
-        writing = Writing(kind, broker.bootstrap_servers)
+        writing = NumberWriter(kind, broker.bootstrap_servers)
         try:
-            kill_again_and_again(broker, writing, tmp_path / "data" / "log", random.Random(seed))
+            kill_repeatedly(broker, writing, tmp_path / "data" / "log", random.Random(seed))
         finally:
             writing.stop()
-        assert writing.problems == []
+        assert writing.errors == []
         with Client(broker.bootstrap_servers) as after:
             for partition in range(PARTITIONS):
                 numbers = read_numbers(after, TopicPartition("orders", partition))
@@ -190,7 +190,7 @@ def test_what_was_acknowledged_is_there_once_after_kills(tmp_path: Path, kind: t
                 assert writing.acknowledged[partition] == {number: number for number in numbers}
 
 
-def kill_again_and_again(broker: Victim, writing: Writing, log: Path, chance: random.Random) -> None:
+def kill_repeatedly(broker: Victim, writing: NumberWriter, log: Path, chance: random.Random) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"})
     try:
         for _ in range(ROUNDS):
@@ -199,7 +199,7 @@ def kill_again_and_again(broker: Victim, writing: Writing, log: Path, chance: ra
             consumer.commit(offsets=[ConfluentPartition("orders", 0, committed)], asynchronous=False)
             time.sleep(chance.random() * 0.1)
             broker.kill()
-            # As if the kill had come in the middle of a write; now and then it really does, in either partition.
+            # As if the kill had interrupted a write; sometimes it really does, in either partition.
             with max(log.glob("orders-1-*/*.log")).open("ab") as file:
                 file.write(b"half a batch")
             broker.start()

@@ -1,4 +1,4 @@
-"""The life of a log, seen by real clients: configs, deletion, retention, archive, compaction, damage."""
+"""The lifecycle of a log as clients see it: configs, deletion, retention, archive, compaction, corruption."""
 
 import contextlib
 import time
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -30,7 +30,7 @@ from headwater.record import Record, TopicPartition
 from headwater.transmit.records.batch import encode_batch
 
 with warnings.catch_warnings():
-    # kafka-python loads its messages with a function that is deprecated from Python 3.11 to 3.12.
+    # kafka-python loads its messages with a function that is deprecated in Python 3.11 and 3.12.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
     import kafka.admin
@@ -50,11 +50,11 @@ def until(condition: Callable[[], Any]) -> Any:
         if found := condition():
             return found
         time.sleep(0.02)
-    raise AssertionError(f"it did not happen within {PATIENCE_S:.0f} s")
+    raise AssertionError(f"the condition did not hold within {PATIENCE_S:.0f} s")
 
 
-class Life:
-    """A broker whose time is ours, with an admin, a producer and a reader."""
+class ManagedBroker:
+    """A broker with a manual clock, an admin client, a producer and a reader."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -86,7 +86,7 @@ class Life:
         return self.admin.describe_configs([resource])[resource].result(PATIENCE_S)
 
     def produce(self, topic: str, pairs: list[tuple[str | None, str | None]], **settings: Any) -> None:
-        """One request a record, so that each is a batch."""
+        """Send one request per record, so that each is a batch."""
         problems: list[Any] = []
         producer = Producer({**self.servers, "linger.ms": 0, **settings})
         for key, value in pairs:
@@ -100,8 +100,8 @@ class Life:
 
     def read(self, topic: str, offset: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
         end = self.offset(topic, OffsetSpec.latest())
-        consumer = Consumer({**self.servers, "group.id": "nobody", "enable.partition.eof": True})
-        consumer.assign([Place(topic, 0, offset)])
+        consumer = Consumer({**self.servers, "group.id": "unused", "enable.partition.eof": True})
+        consumer.assign([Partition(topic, 0, offset)])
         found: list[tuple[int, bytes | None, bytes | None]] = []
         try:
             while end:
@@ -117,8 +117,8 @@ class Life:
         return found
 
     def offset(self, topic: str, spec: OffsetSpec) -> int:
-        place = Place(topic, 0)
-        return int(self.admin.list_offsets({place: spec})[place].result(PATIENCE_S).offset)
+        partition = Partition(topic, 0)
+        return int(self.admin.list_offsets({partition: spec})[partition].result(PATIENCE_S).offset)
 
     def files(self, topic: str) -> list[Path]:
         return sorted(self.data.glob(f"log/{topic}-0-*/*.log"))
@@ -126,14 +126,14 @@ class Life:
     def size(self, topic: str) -> int:
         total = 0
         for path in self.files(topic):
-            with contextlib.suppress(FileNotFoundError):  # it may be deleted while we look
+            with contextlib.suppress(FileNotFoundError):  # the file may be deleted meanwhile
                 total += path.stat().st_size
         return total
 
 
 @pytest.fixture
-def life(tmp_path: Path) -> Any:
-    made = Life(tmp_path / "data")
+def managed(tmp_path: Path) -> Any:
+    made = ManagedBroker(tmp_path / "data")
     yield made
     made.broker.stop()
 
@@ -145,73 +145,73 @@ def code(error: pytest.ExceptionInfo[KafkaException]) -> str:
 # -- configs --------------------------------------------------------------------------------------------------
 
 
-def test_every_config_is_described_with_its_source(life: Life) -> None:
-    life.create("orders", retention_ms="5000")
-    found = life.configs("topic", "orders")
+def test_every_config_is_described_with_its_source(managed: ManagedBroker) -> None:
+    managed.create("orders", retention_ms="5000")
+    found = managed.configs("topic", "orders")
     assert {"cleanup.policy", "segment.bytes", "min.insync.replicas", "headwater.durability"} <= found.keys()
     assert (found["retention.ms"].value, found["retention.ms"].source) == ("5000", 1)
     assert (found["segment.ms"].value, found["segment.ms"].source) == ("604800000", 5)
-    assert life.configs("broker", "1")["log.retention.ms"].value == "604800000"
+    assert managed.configs("broker", "1")["log.retention.ms"].value == "604800000"
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("retention_ms", "soon"), ("no_such", "1"), ("cleanup_policy", "burn"), ("max_message_bytes", "-1")],
 )
-def test_a_config_that_does_not_fit_is_named(life: Life, name: str, value: str) -> None:
+def test_the_error_names_an_invalid_config(managed: ManagedBroker, name: str, value: str) -> None:
     with pytest.raises(KafkaException, match=name.replace("_", ".")) as error:
-        life.create("orders", **{name: value})
+        managed.create("orders", **{name: value})
     assert code(error) == "INVALID_CONFIG"
 
 
 @pytest.mark.compat("configs: describe and change", client="confluent-kafka")
-def test_configs_are_changed_at_once_and_survive_a_restart(life: Life) -> None:
-    life.create("orders")
-    life.alter("topic", "orders", "max.message.bytes", "300")
-    life.alter("topic", "orders", "cleanup.policy", "compact", "APPEND")
+def test_changed_configs_apply_at_once_and_survive_a_restart(managed: ManagedBroker) -> None:
+    managed.create("orders")
+    managed.alter("topic", "orders", "max.message.bytes", "300")
+    managed.alter("topic", "orders", "cleanup.policy", "compact", "APPEND")
     with pytest.raises(KafkaException) as error:
-        life.produce("orders", [("k", "x" * 400)])
+        managed.produce("orders", [("k", "x" * 400)])
     assert code(error) == "MSG_SIZE_TOO_LARGE"
-    life.restart()
-    found = life.configs("topic", "orders")
+    managed.restart()
+    found = managed.configs("topic", "orders")
     assert (found["max.message.bytes"].value, found["cleanup.policy"].value) == ("300", "delete,compact")
-    life.alter("topic", "orders", "max.message.bytes", None, "DELETE")
-    life.produce("orders", [("k", "x" * 400)])
+    managed.alter("topic", "orders", "max.message.bytes", None, "DELETE")
+    managed.produce("orders", [("k", "x" * 400)])
     with pytest.raises(KafkaException) as error:
-        life.alter("topic", "orders", "retention.ms", "soon")
+        managed.alter("topic", "orders", "retention.ms", "soon")
     assert code(error) == "INVALID_CONFIG"
 
 
-def test_a_broker_config_is_the_default_of_its_topics(life: Life) -> None:
-    life.create("orders")
-    life.alter("broker", "1", "log.retention.bytes", "12345")
-    found = life.configs("topic", "orders")["retention.bytes"]
+def test_a_broker_config_is_the_default_of_its_topics(managed: ManagedBroker) -> None:
+    managed.create("orders")
+    managed.alter("broker", "1", "log.retention.bytes", "12345")
+    found = managed.configs("topic", "orders")["retention.bytes"]
     assert (found.value, found.source) == ("12345", 2)
     with pytest.raises(KafkaException):
-        life.alter("broker", "1", "log.dirs", "/elsewhere")
+        managed.alter("broker", "1", "log.dirs", "/elsewhere")
 
 
-def test_a_group_has_configs(life: Life) -> None:
-    assert life.configs("group", "workers")["share.auto.offset.reset"].value == "latest"
-    life.alter("group", "workers", "share.auto.offset.reset", "earliest")
-    life.restart()
-    found = life.configs("group", "workers")["share.auto.offset.reset"]
+def test_a_group_has_configs(managed: ManagedBroker) -> None:
+    assert managed.configs("group", "workers")["share.auto.offset.reset"].value == "latest"
+    managed.alter("group", "workers", "share.auto.offset.reset", "earliest")
+    managed.restart()
+    found = managed.configs("group", "workers")["share.auto.offset.reset"]
     assert (found.value, found.source) == ("earliest", 8)
 
 
-def test_durability_is_a_config_of_the_topic(life: Life) -> None:
-    life.create("quick", headwater_durability="never")
-    life.produce("quick", [("k", "v")], acks="all")
-    assert life.read("quick") == [(0, b"k", b"v")]
-    life.alter("topic", "quick", "headwater.durability", "fsync")
-    life.produce("quick", [("k", "w")], acks="all")
-    assert life.read("quick", 1) == [(1, b"k", b"w")]
+def test_durability_is_a_config_of_the_topic(managed: ManagedBroker) -> None:
+    managed.create("quick", headwater_durability="never")
+    managed.produce("quick", [("k", "v")], acks="all")
+    assert managed.read("quick") == [(0, b"k", b"v")]
+    managed.alter("topic", "quick", "headwater.durability", "fsync")
+    managed.produce("quick", [("k", "w")], acks="all")
+    assert managed.read("quick", 1) == [(1, b"k", b"w")]
 
 
 @pytest.mark.compat("configs: describe and change", client="kafka-python")
-def test_kafka_python_alters_and_describes_configs(life: Life) -> None:
-    life.create("orders")
-    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=life.broker.bootstrap_servers)
+def test_kafka_python_alters_and_describes_configs(managed: ManagedBroker) -> None:
+    managed.create("orders")
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=managed.broker.bootstrap_servers)
     try:
         resource = kafka.admin.ConfigResource(
             kafka.admin.ConfigResourceType.TOPIC, "orders", {"retention.ms": "777"}
@@ -219,26 +219,26 @@ def test_kafka_python_alters_and_describes_configs(life: Life) -> None:
         admin.alter_configs([resource])
     finally:
         admin.close()
-    assert life.configs("topic", "orders")["retention.ms"].value == "777"
+    assert managed.configs("topic", "orders")["retention.ms"].value == "777"
 
 
-def test_log_append_time_replaces_the_producers(life: Life) -> None:
-    life.create("orders", message_timestamp_type="LogAppendTime")
-    producer = Producer(life.servers)
+def test_log_append_time_replaces_the_producers(managed: ManagedBroker) -> None:
+    managed.create("orders", message_timestamp_type="LogAppendTime")
+    producer = Producer(managed.servers)
     producer.produce("orders", b"v", timestamp=5, partition=0)
     assert producer.flush(PATIENCE_S) == 0
-    place = Place("orders", 0)
-    found = life.admin.list_offsets({place: OffsetSpec.for_timestamp(NOW_MS)})[place].result(PATIENCE_S)
+    partition = Partition("orders", 0)
+    found = managed.admin.list_offsets({partition: OffsetSpec.for_timestamp(NOW_MS)})[partition].result(PATIENCE_S)
     assert (found.offset, found.timestamp) == (0, NOW_MS)
-    assert life.read("orders") == [(0, None, b"v")]
+    assert managed.read("orders") == [(0, None, b"v")]
 
 
-def test_a_record_without_a_key_does_not_fit_a_compacted_topic(life: Life) -> None:
-    life.create("orders", cleanup_policy="compact")
+def test_a_compacted_topic_rejects_a_record_without_a_key(managed: ManagedBroker) -> None:
+    managed.create("orders", cleanup_policy="compact")
     with pytest.raises(KafkaException) as error:
-        life.produce("orders", [(None, "v")])
+        managed.produce("orders", [(None, "v")])
     assert code(error) == "INVALID_RECORD"
-    producer = Producer({**life.servers, "linger.ms": 500})
+    producer = Producer({**managed.servers, "linger.ms": 500})
     refused: dict[bytes, str] = {}
     for key, value in ((b"k", b"good"), (None, b"bad"), (b"k", b"good too"), (None, b"bad too")):
         producer.produce("orders", value, key, on_delivery=lambda e, m: refused.update({m.value(): e.name()}))
@@ -247,117 +247,117 @@ def test_a_record_without_a_key_does_not_fit_a_compacted_topic(life: Life) -> No
     assert refused == {b"good": in_company, b"bad": bad, b"good too": in_company, b"bad too": bad}
 
 
-# -- getting old ----------------------------------------------------------------------------------------------
+# -- retention and compaction ---------------------------------------------------------------------------------
 
 
 @pytest.mark.compat("deleting records", client="confluent-kafka")
-def test_records_are_deleted_before_an_offset(life: Life) -> None:
-    life.create("orders")
-    life.produce("orders", [("k", str(n)) for n in range(10)])
-    place = Place("orders", 0, 4)
-    assert life.admin.delete_records([place])[place].result(PATIENCE_S).low_watermark == 4
-    life.restart()
-    assert life.offset("orders", OffsetSpec.earliest()) == 4
-    assert [offset for offset, *_ in life.read("orders", 4)] == list(range(4, 10))
-    consumer = Consumer({**life.servers, "group.id": "g", "auto.offset.reset": "error"})
-    consumer.assign([Place("orders", 0, 3)])
+def test_records_are_deleted_before_an_offset(managed: ManagedBroker) -> None:
+    managed.create("orders")
+    managed.produce("orders", [("k", str(n)) for n in range(10)])
+    partition = Partition("orders", 0, 4)
+    assert managed.admin.delete_records([partition])[partition].result(PATIENCE_S).low_watermark == 4
+    managed.restart()
+    assert managed.offset("orders", OffsetSpec.earliest()) == 4
+    assert [offset for offset, *_ in managed.read("orders", 4)] == list(range(4, 10))
+    consumer = Consumer({**managed.servers, "group.id": "g", "auto.offset.reset": "error"})
+    consumer.assign([Partition("orders", 0, 3)])
     message = until(lambda: consumer.poll(1))
     assert message.error().name() == "_AUTO_OFFSET_RESET"
     consumer.close()
-    place = Place("orders", 0, 11)
+    partition = Partition("orders", 0, 11)
     with pytest.raises(KafkaException) as error:
-        life.admin.delete_records([place])[place].result(PATIENCE_S)
+        managed.admin.delete_records([partition])[partition].result(PATIENCE_S)
     assert code(error) == "OFFSET_OUT_OF_RANGE"
 
 
-def test_old_segments_are_deleted_by_time(life: Life) -> None:
-    life.create("orders", retention_ms="60000", segment_bytes="200")
-    life.produce("orders", [("k", str(n) * 50) for n in range(6)])
-    life.clock.advance(50)
-    life.produce("orders", [("k", "young")])
-    life.clock.advance(30)
-    until(lambda: life.offset("orders", OffsetSpec.earliest()) >= 5)
-    assert life.read("orders", 6) == [(6, b"k", b"young")]
-    life.clock.advance(60)
-    until(lambda: life.offset("orders", OffsetSpec.earliest()) == 7)
-    life.produce("orders", [("k", "next")])
-    assert life.read("orders", 7) == [(7, b"k", b"next")]
+def test_old_segments_are_deleted_by_time(managed: ManagedBroker) -> None:
+    managed.create("orders", retention_ms="60000", segment_bytes="200")
+    managed.produce("orders", [("k", str(n) * 50) for n in range(6)])
+    managed.clock.advance(50)
+    managed.produce("orders", [("k", "young")])
+    managed.clock.advance(30)
+    until(lambda: managed.offset("orders", OffsetSpec.earliest()) >= 5)
+    assert managed.read("orders", 6) == [(6, b"k", b"young")]
+    managed.clock.advance(60)
+    until(lambda: managed.offset("orders", OffsetSpec.earliest()) == 7)
+    managed.produce("orders", [("k", "next")])
+    assert managed.read("orders", 7) == [(7, b"k", b"next")]
 
 
-def test_old_segments_are_deleted_by_size(life: Life) -> None:
-    life.create("orders", retention_bytes="600", segment_bytes="200")
-    life.produce("orders", [("k", str(n) * 50) for n in range(20)])
-    until(lambda: life.size("orders") < 800)
-    start = life.offset("orders", OffsetSpec.earliest())
-    assert [offset for offset, *_ in life.read("orders", start)] == list(range(start, 20))
+def test_old_segments_are_deleted_by_size(managed: ManagedBroker) -> None:
+    managed.create("orders", retention_bytes="600", segment_bytes="200")
+    managed.produce("orders", [("k", str(n) * 50) for n in range(20)])
+    until(lambda: managed.size("orders") < 800)
+    start = managed.offset("orders", OffsetSpec.earliest())
+    assert [offset for offset, *_ in managed.read("orders", start)] == list(range(start, 20))
 
 
-def test_a_segment_is_rolled_by_time(life: Life) -> None:
-    life.create("orders", segment_ms="60000")
-    life.produce("orders", [("k", "v")])
-    until(lambda: life.clock.advance(40) or len(life.files("orders")) == 2)
-    assert life.read("orders") == [(0, b"k", b"v")]
+def test_a_segment_is_rolled_by_time(managed: ManagedBroker) -> None:
+    managed.create("orders", segment_ms="60000")
+    managed.produce("orders", [("k", "v")])
+    until(lambda: managed.clock.advance(40) or len(managed.files("orders")) == 2)
+    assert managed.read("orders") == [(0, b"k", b"v")]
 
 
-def test_expired_segments_are_read_from_the_archive(life: Life, tmp_path: Path) -> None:
+def test_expired_segments_are_read_from_the_archive(managed: ManagedBroker, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
-    life.create("orders", retention_ms="60000", segment_bytes="200", remote_archive_dir=str(archive))
-    life.produce("orders", [("k", str(n) * 50) for n in range(6)])
-    written = life.read("orders")
-    life.clock.advance(100)
+    managed.create("orders", retention_ms="60000", segment_bytes="200", remote_archive_dir=str(archive))
+    managed.produce("orders", [("k", str(n) * 50) for n in range(6)])
+    written = managed.read("orders")
+    managed.clock.advance(100)
     until(lambda: len(list(archive.glob("*/*.log"))) == 6)
-    assert life.read("orders") == written
-    life.restart()
-    assert life.offset("orders", OffsetSpec.earliest()) == 0
-    assert life.read("orders") == written
-    life.admin.delete_topics(["orders"])["orders"].result(PATIENCE_S)
+    assert managed.read("orders") == written
+    managed.restart()
+    assert managed.offset("orders", OffsetSpec.earliest()) == 0
+    assert managed.read("orders") == written
+    managed.admin.delete_topics(["orders"])["orders"].result(PATIENCE_S)
     assert list(archive.glob("*/*.log")) == []
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_a_compacted_topic_folds_to_what_all_records_fold_to(life: Life, compression: str) -> None:
-    life.create("users", cleanup_policy="compact", segment_bytes="500", min_cleanable_dirty_ratio="0.01")
+def test_a_compacted_topic_has_the_same_latest_values(managed: ManagedBroker, compression: str) -> None:
+    managed.create("users", cleanup_policy="compact", segment_bytes="500", min_cleanable_dirty_ratio="0.01")
     pairs = [(f"k{n % 7}", None if n % 10 == 9 else f"v{n}") for n in range(100)]
-    life.produce("users", pairs, **{"compression.type": compression})
+    managed.produce("users", pairs, **{"compression.type": compression})
     full = {(key or "").encode(): value and value.encode() for key, value in pairs}
-    open_from = int(life.files("users")[-1].stem)
+    open_from = int(managed.files("users")[-1].stem)
 
     def is_compact() -> bool:
-        return len([1 for offset, *_ in life.read("users") if offset < open_from]) <= 14
+        return len([1 for offset, *_ in managed.read("users") if offset < open_from]) <= 14
 
     until(is_compact)
-    found = life.read("users")
+    found = managed.read("users")
     assert {key: value for _, key, value in found} == full
     assert [offset for offset, *_ in found] == sorted({offset for offset, *_ in found})
     assert [(key, value) for offset, key, value in found] == [
         ((pairs[offset][0] or "").encode(), pairs[offset][1] and (pairs[offset][1] or "").encode())
         for offset, *_ in found
     ]
-    life.restart()
-    assert {key: value for _, key, value in life.read("users")} == full
+    managed.restart()
+    assert {key: value for _, key, value in managed.read("users")} == full
 
 
-# -- damage ---------------------------------------------------------------------------------------------------
+# -- corruption -----------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_byte_is_an_error_and_everything_else_is_served(
-    life: Life, caplog: pytest.LogCaptureFixture
+def test_a_corrupt_byte_is_an_error_and_all_other_records_are_served(
+    managed: ManagedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    life.create("orders", segment_bytes="300")
-    life.produce("orders", [("k", str(n) * 50) for n in range(10)])
-    life.broker.stop()
-    path = life.files("orders")[1]
+    managed.create("orders", segment_bytes="300")
+    managed.produce("orders", [("k", str(n) * 50) for n in range(10)])
+    managed.broker.stop()
+    path = managed.files("orders")[1]
     content = bytearray(path.read_bytes())
     content[80] ^= 1
     path.write_bytes(content)
-    life.start()
-    first, last = int(path.stem), int(life.files("orders")[2].stem)
-    assert [offset for offset, *_ in life.read("orders", last)] == list(range(last, 10))
-    consumer = kafka.KafkaConsumer(bootstrap_servers=life.broker.bootstrap_servers, enable_auto_commit=False)
+    managed.start()
+    first, last = int(path.stem), int(managed.files("orders")[2].stem)
+    assert [offset for offset, *_ in managed.read("orders", last)] == list(range(last, 10))
+    consumer = kafka.KafkaConsumer(bootstrap_servers=managed.broker.bootstrap_servers, enable_auto_commit=False)
     try:
-        place = kafka.TopicPartition("orders", 0)
-        consumer.assign([place])
-        consumer.seek(place, 0)
+        partition = kafka.TopicPartition("orders", 0)
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
         seen: list[int] = []
 
         def is_named() -> bool:
@@ -370,45 +370,45 @@ def test_a_damaged_byte_is_an_error_and_everything_else_is_served(
         consumer.close()
 
 
-def test_a_damaged_open_segment_takes_no_records_and_loses_none(
-    life: Life, caplog: pytest.LogCaptureFixture
+def test_a_corrupt_open_segment_accepts_no_records_and_loses_none(
+    managed: ManagedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    life.create("orders")
-    life.produce("orders", [("k", str(n) * 50) for n in range(10)])
-    life.broker.stop()
-    (path,) = life.files("orders")
-    path.with_suffix(".index").unlink()  # as if it had been killed
+    managed.create("orders")
+    managed.produce("orders", [("k", str(n) * 50) for n in range(10)])
+    managed.broker.stop()
+    (path,) = managed.files("orders")
+    path.with_suffix(".index").unlink()  # as after a kill of the broker
     whole = path.read_bytes()
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 1
     path.write_bytes(damaged)
-    life.start()
+    managed.start()
     assert f"{path} is damaged at byte" in caplog.text
-    place = TopicPartition("orders", 0)
-    with Client(life.broker.bootstrap_servers) as client:
+    partition = TopicPartition("orders", 0)
+    with Client(managed.broker.bootstrap_servers) as client:
         with pytest.raises(UnavailableError, match=f"{path} is damaged at byte"):
-            client.produce(place, encode_batch([Record(value=b"v")]))
-        end = client.offsets([place], LATEST)[place]
+            client.produce(partition, encode_batch([Record(value=b"v")]))
+        end = client.offsets([partition], LATEST)[partition]
         assert 0 < end < 10
         with pytest.raises(UnavailableError, match="KAFKA_STORAGE_ERROR"):
-            client.fetch(place, end)
-    life.broker.stop()
+            client.fetch(partition, end)
+    managed.broker.stop()
     assert path.read_bytes() == damaged
     path.write_bytes(whole)
-    life.start()
-    assert len(life.read("orders")) == 10
-    life.produce("orders", [("k", "next")])
-    assert life.read("orders", 10) == [(10, b"k", b"next")]
+    managed.start()
+    assert len(managed.read("orders")) == 10
+    managed.produce("orders", [("k", "next")])
+    assert managed.read("orders", 10) == [(10, b"k", b"next")]
 
 
-# -- the rest of what admins ask ------------------------------------------------------------------------------
+# -- other admin requests -------------------------------------------------------------------------------------
 
 
 @pytest.mark.compat("log directories and replicas", client="kafka-python")
-def test_log_dirs_are_described(life: Life) -> None:
-    life.create("orders")
-    life.produce("orders", [("k", "v")])
-    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=life.broker.bootstrap_servers)
+def test_log_dirs_are_described(managed: ManagedBroker) -> None:
+    managed.create("orders")
+    managed.produce("orders", [("k", "v")])
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=managed.broker.bootstrap_servers)
     try:
         found = admin.describe_log_dirs()
     finally:
@@ -417,35 +417,35 @@ def test_log_dirs_are_described(life: Life) -> None:
 
 
 @pytest.mark.compat("log directories and replicas", client="confluent-kafka")
-def test_leaders_are_elected_already(life: Life) -> None:
+def test_leaders_are_already_elected(managed: ManagedBroker) -> None:
     from confluent_kafka import ElectionType
 
-    life.create("orders")
-    place = Place("orders", 0)
-    found = life.admin.elect_leaders(ElectionType.PREFERRED, [place]).result(PATIENCE_S)
-    assert found[place].code() == 84
+    managed.create("orders")
+    partition = Partition("orders", 0)
+    found = managed.admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(PATIENCE_S)
+    assert found[partition].code() == 84
 
 
-def test_committed_offsets_are_deleted(life: Life) -> None:
-    life.create("orders")
-    consumer = Consumer({**life.servers, "group.id": "g"})
-    consumer.commit(offsets=[Place("orders", 0, 3)], asynchronous=False)
+def test_committed_offsets_are_deleted(managed: ManagedBroker) -> None:
+    managed.create("orders")
+    consumer = Consumer({**managed.servers, "group.id": "g"})
+    consumer.commit(offsets=[Partition("orders", 0, 3)], asynchronous=False)
     consumer.close()
-    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=life.broker.bootstrap_servers)
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=managed.broker.bootstrap_servers)
     try:
         admin.delete_group_offsets("g", [kafka.TopicPartition("orders", 0)])
     finally:
         admin.close()
-    asked = [ConsumerGroupTopicPartitions("g")]
-    found = life.admin.list_consumer_group_offsets(asked)["g"].result(PATIENCE_S)
+    request = [ConsumerGroupTopicPartitions("g")]
+    found = managed.admin.list_consumer_group_offsets(request)["g"].result(PATIENCE_S)
     assert found.topic_partitions == []
 
 
-def test_there_are_no_acls(life: Life) -> None:
+def test_there_are_no_acls(managed: ManagedBroker) -> None:
     binding = AclBinding(
         ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, "User:a", "*", AclOperation.READ,
         AclPermissionType.ALLOW,
     )  # fmt: skip
     with pytest.raises(KafkaException) as error:
-        life.admin.create_acls([binding])[binding].result(PATIENCE_S)
+        managed.admin.create_acls([binding])[binding].result(PATIENCE_S)
     assert code(error) == "SECURITY_DISABLED"

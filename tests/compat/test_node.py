@@ -1,4 +1,4 @@
-"""What one node says about itself: its address, its directory, its only replica."""
+"""The metadata of a single node: its address, its directory, its only replica."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ def admin(broker: Broker) -> Iterator[Any]:
 
 
 @pytest.mark.compat("log directories and replicas", client="kafka-python")
-def test_a_replica_stays_in_its_directory_and_finds_no_other(admin: Any) -> None:
+def test_a_replica_cannot_move_to_another_directory(admin: Any) -> None:
     admin.create_topics([kafka.admin.NewTopic("orders", 1, 1)])
     (node,) = admin.describe_log_dirs()
     here = node["log_dirs"][0]["log_dir"]
@@ -35,14 +35,14 @@ def test_a_replica_stays_in_its_directory_and_finds_no_other(admin: Any) -> None
     assert admin.alter_replica_log_dirs({replica: "/elsewhere"}) == {replica: LogDirNotFoundError}
 
 
-def test_the_broker_says_where_it_listens_and_that_this_stays_so(admin: Any, broker: Broker) -> None:
-    asked = [ConfigResource(ConfigResourceType.BROKER, 1)]
-    found = admin.describe_configs(asked, config_filter="all")["broker"]["1"]["advertised.listeners"]
+def test_the_listener_address_is_described_as_read_only(admin: Any, broker: Broker) -> None:
+    wanted = [ConfigResource(ConfigResourceType.BROKER, 1)]
+    found = admin.describe_configs(wanted, config_filter="all")["broker"]["1"]["advertised.listeners"]
     assert found["value"] == f"PLAINTEXT://{broker.bootstrap_servers}"
     assert (found["config_source"], found["read_only"]) == ("STATIC_BROKER_CONFIG", True)
 
 
-def test_a_topic_may_ask_for_more_replicas_than_there_are_where_that_is_wanted(admin: Any) -> None:
+def test_any_replication_factor_is_accepted_if_configured(admin: Any) -> None:
     wanted = [kafka.admin.NewTopic("orders", 1, 3)]
     with pytest.raises(InvalidReplicationFactorError):
         admin.create_topics(wanted)
@@ -54,12 +54,12 @@ def test_a_topic_may_ask_for_more_replicas_than_there_are_where_that_is_wanted(a
 
 
 @pytest.mark.compat("metadata of cluster and topics", client="confluent-kafka")
-def test_whoever_asks_is_told_that_everything_is_allowed(broker: Broker) -> None:
+def test_authorized_operations_list_every_operation(broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([NewTopic("orders", 1)])["orders"].result(WAIT_S)
     cluster = admin.describe_cluster(include_authorized_operations=True).result(WAIT_S)
     assert AclOperation.IDEMPOTENT_WRITE in cluster.authorized_operations
     topics = admin.describe_topics(TopicCollection(["orders"]), include_authorized_operations=True)
     assert len(topics["orders"].result(WAIT_S).authorized_operations) == 8
-    unasked = admin.describe_cluster().result(WAIT_S)
-    assert unasked.authorized_operations is None
+    plain = admin.describe_cluster().result(WAIT_S)
+    assert plain.authorized_operations is None

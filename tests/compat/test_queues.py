@@ -1,4 +1,4 @@
-"""A queue as confluent-kafka's share consumer uses it: records one by one, acknowledged, released, rejected."""
+"""Queues with confluent-kafka's share consumer: records are accepted, released or rejected one by one."""
 
 import signal
 import subprocess
@@ -25,7 +25,7 @@ from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import decode_batch, walk
 from headwater.transmit.records.dead_letters import ShareOrigin, read_share_origin
 
-# Those that kafka-python left open in the tests before.
+# Sockets that kafka-python left open in earlier tests.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 PATIENCE_TURNS = 300
@@ -56,7 +56,7 @@ time.sleep(600)
 
 
 class Queue:
-    """A topic `jobs` that share groups read, seen by users."""
+    """A topic `jobs` that share groups read."""
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
@@ -89,7 +89,7 @@ class Queue:
         return consumer
 
     def forget(self, consumer: ShareConsumer) -> None:
-        """It is closed already."""
+        """Remove a consumer that is already closed."""
         self._open.remove(consumer)
 
     def close(self) -> None:
@@ -111,10 +111,10 @@ def queue(broker: Broker) -> Iterator[Queue]:
     queue.close()
 
 
-def take(
+def consume_until(
     consumer: ShareConsumer, done: Callable[[], bool], answer: Callable[[Any], AcknowledgeType | None]
 ) -> None:
-    """Poll and answer each record until it is done; a record that is answered None is kept."""
+    """Poll and acknowledge each record until `done` holds; a record with the answer None stays locked."""
     for _ in range(PATIENCE_TURNS):
         for message in consumer.poll(0.2):
             assert message.error() is None
@@ -125,11 +125,11 @@ def take(
         assert [error for error in results.values() if error] == []
         if done():
             return
-    raise AssertionError("it did not happen")
+    raise AssertionError("the condition did not hold in time")
 
 
 @pytest.mark.compat("queues: accept, each record once", client="confluent-kafka")
-def test_every_record_is_taken_once_by_one_of_two(queue: Queue) -> None:
+def test_every_record_is_accepted_once_by_one_of_two_consumers(queue: Queue) -> None:
     queue.create(partitions=2)
     queue.configure("workers", share_auto_offset_reset="earliest")
     queue.send(500, partitions=2)
@@ -149,7 +149,7 @@ def test_every_record_is_taken_once_by_one_of_two(queue: Queue) -> None:
     sent = 500
     for turn in range(PATIENCE_TURNS):
         for n, consumer in enumerate(consumers):
-            take(consumer, lambda: True, accept(n))
+            consume_until(consumer, lambda: True, accept(n))
         if len(seen) == sent and takers == {0, 1}:
             break
         if len(seen) == sent:
@@ -159,7 +159,7 @@ def test_every_record_is_taken_once_by_one_of_two(queue: Queue) -> None:
     assert seen == dict.fromkeys(range(sent), 1)
 
 
-def test_groups_are_independent_and_start_where_they_are_told(queue: Queue) -> None:
+def test_groups_are_independent_and_start_where_configured(queue: Queue) -> None:
     queue.create()
     queue.send(3)
     for group, reset in (("all", "earliest"), ("recent", "by_duration:PT1H"), ("new", "latest")):
@@ -174,16 +174,16 @@ def test_groups_are_independent_and_start_where_they_are_told(queue: Queue) -> N
         return note
 
     for group in ("all", "recent"):
-        take(queue.consumer(group), lambda group=group: len(found[group]) == 3, accept(group))
+        consume_until(queue.consumer(group), lambda group=group: len(found[group]) == 3, accept(group))
     late = queue.consumer("new")
-    take(late, lambda: "new" in shares_begun(queue), accept("new"))
+    consume_until(late, lambda: "new" in shares_begun(queue), accept("new"))
     queue.send(2, first=3)
-    take(late, lambda: len(found["new"]) >= 2, accept("new"))
+    consume_until(late, lambda: len(found["new"]) >= 2, accept("new"))
     assert found == {"all": [0, 1, 2], "recent": [0, 1, 2], "new": [3, 4]}
 
 
 def shares_begun(queue: Queue) -> set[str]:
-    """The groups that have begun a partition."""
+    """Return the groups that have started to read a partition."""
     from headwater.transmit.wire.json_messages import DescribeShareGroupOffsetsRequest
 
     shape = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
@@ -193,7 +193,7 @@ def shares_begun(queue: Queue) -> set[str]:
 
 
 @pytest.mark.compat("queues: release and reject, with a delivery count", client="confluent-kafka")
-def test_a_released_record_comes_back_and_a_rejected_one_becomes_a_letter(queue: Queue) -> None:
+def test_a_released_record_is_redelivered_and_a_rejected_one_becomes_a_dead_letter(queue: Queue) -> None:
     queue.create()
     queue.configure(
         "workers", share_auto_offset_reset="earliest", errors_deadletterqueue_topic_name="jobs.dead",
@@ -209,7 +209,7 @@ def test_a_released_record_comes_back_and_a_rejected_one_becomes_a_letter(queue:
         again = n == 3 and len(counts[3]) == 1
         return AcknowledgeType.RELEASE if again else answers.get(n, AcknowledgeType.ACCEPT)
 
-    take(queue.consumer("workers"), lambda: len(queue.letters("jobs.dead")) == 2, answer)
+    consume_until(queue.consumer("workers"), lambda: len(queue.letters("jobs.dead")) == 2, answer)
     assert counts == {0: [1], 1: [1], 2: [1, 2, 3], 3: [1, 2]}
     rejected, worn_out = sorted(queue.letters("jobs.dead"), key=lambda record: record.value or b"")
     assert (rejected.key, rejected.value, rejected.headers[0]) == (b"key", b"1", ("n", b"1"))
@@ -223,24 +223,24 @@ def test_a_released_record_comes_back_and_a_rejected_one_becomes_a_letter(queue:
 
 
 @pytest.mark.compat("queues: locks that time out", client="confluent-kafka")
-def test_what_a_silent_consumer_holds_goes_to_another(queue: Queue) -> None:
+def test_records_of_a_silent_consumer_go_to_another(queue: Queue) -> None:
     queue.create()
     queue.configure("workers", share_auto_offset_reset="earliest", share_record_lock_duration_ms="1000")
     queue.send(5)
     held: list[int] = []
-    take(queue.consumer("workers"), lambda: len(held) == 5, lambda message: held.append(message.offset()))
+    consume_until(queue.consumer("workers"), lambda: len(held) == 5, lambda message: held.append(message.offset()))
     counts: dict[int, int] = {}
 
     def accept(message: Any) -> AcknowledgeType:
         counts[message.offset()] = message.delivery_count()
         return AcknowledgeType.ACCEPT
 
-    take(queue.consumer("workers"), lambda: len(counts) == 5, accept)
+    consume_until(queue.consumer("workers"), lambda: len(counts) == 5, accept)
     assert counts == dict.fromkeys(range(5), 2)
 
 
-def test_what_a_killed_consumer_holds_goes_to_another_at_once(broker: Broker, queue: Queue) -> None:
-    """The locks are longer than the test's patience: only the lost connection can have brought them back."""
+def test_records_of_a_killed_consumer_go_to_another_at_once(broker: Broker, queue: Queue) -> None:
+    """The locks last longer than the test waits: only the lost connection can have released them."""
     queue.create(partitions=4)
     queue.configure("workers", share_auto_offset_reset="earliest", share_record_lock_duration_ms="600000")
     queue.send(40, partitions=4)
@@ -255,16 +255,16 @@ def test_what_a_killed_consumer_holds_goes_to_another_at_once(broker: Broker, qu
         counts[message.partition(), message.offset()] = message.delivery_count()
         return AcknowledgeType.ACCEPT
 
-    take(queue.consumer("workers"), lambda: len(counts) == 40, accept)
+    consume_until(queue.consumer("workers"), lambda: len(counts) == 40, accept)
     assert set(counts.values()) == {2}
 
 
-def test_what_a_closed_consumer_held_goes_to_another_uncounted(queue: Queue) -> None:
+def test_records_of_a_closed_consumer_go_to_another_without_a_delivery_count(queue: Queue) -> None:
     queue.create()
     queue.configure("workers", share_auto_offset_reset="earliest", share_record_lock_duration_ms="600000")
     queue.send(5)
     first, held = queue.consumer("workers"), set[int]()
-    take(first, lambda: len(held) == 5, lambda message: held.add(message.offset()))
+    consume_until(first, lambda: len(held) == 5, lambda message: held.add(message.offset()))
     first.close()
     counts: dict[int, int] = {}
 
@@ -272,14 +272,14 @@ def test_what_a_closed_consumer_held_goes_to_another_uncounted(queue: Queue) -> 
         counts[message.offset()] = message.delivery_count()
         return AcknowledgeType.ACCEPT
 
-    take(queue.consumer("workers"), lambda: len(counts) == 5, accept)
+    consume_until(queue.consumer("workers"), lambda: len(counts) == 5, accept)
     assert set(counts) == set(range(5))
-    assert max(counts.values()) <= 2  # librdkafka says RELEASE, which counts, of what its application has seen
+    assert max(counts.values()) <= 2  # librdkafka sends RELEASE, which counts, for records its user has seen
 
 
 @pytest.mark.compat("queues: read_committed", client="confluent-kafka")
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
-def test_records_of_an_aborted_transaction_are_given_out_only_where_that_is_wanted(
+def test_records_of_an_aborted_transaction_are_delivered_only_if_uncommitted_reads_are_configured(
     queue: Queue, level: str
 ) -> None:
     queue.create()
@@ -299,18 +299,18 @@ def test_records_of_an_aborted_transaction_are_given_out_only_where_that_is_want
         return AcknowledgeType.ACCEPT
 
     consumer = queue.consumer("workers")
-    take(consumer, lambda: len(found) >= len(wanted), accept)
+    consume_until(consumer, lambda: len(found) >= len(wanted), accept)
     assert found == wanted
     producer.begin_transaction()
     producer.produce("jobs", b"4")
     assert producer.flush(30) == 0
     producer.commit_transaction(30)
-    take(consumer, lambda: 4 in found, accept)
+    consume_until(consumer, lambda: 4 in found, accept)
     assert found == {*wanted, 4}
 
 
-def test_what_was_acknowledged_last_counts_when_a_consumer_closes(queue: Queue) -> None:
-    """It leaves the group before it ends its session, and its acknowledgements come with that."""
+def test_the_last_acknowledgements_count_when_a_consumer_closes(queue: Queue) -> None:
+    """It leaves the group before it closes its session, which carries the acknowledgements."""
     queue.create()
     queue.configure("workers", share_auto_offset_reset="earliest")
     queue.send(6)
@@ -331,11 +331,11 @@ def test_what_was_acknowledged_last_counts_when_a_consumer_closes(queue: Queue) 
         left.add(message.offset())
         return AcknowledgeType.ACCEPT
 
-    take(queue.consumer("workers"), lambda: len(left) == 6 - len(done), accept)
+    consume_until(queue.consumer("workers"), lambda: len(left) == 6 - len(done), accept)
     assert left == set(range(6)) - set(done)
 
 
-def test_a_killed_broker_forgets_no_acknowledgement(data: Path) -> None:
+def test_acknowledgements_survive_a_kill_of_the_broker(data: Path) -> None:
     def start() -> "tuple[subprocess.Popen[str], Queue]":
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", SCRIPT, str(data)], stdout=subprocess.PIPE, text=True
@@ -362,7 +362,7 @@ def test_a_killed_broker_forgets_no_acknowledgement(data: Path) -> None:
             accepted.add(message.offset())
             return AcknowledgeType.ACCEPT
 
-        take(queue.consumer("workers"), lambda: len(seen) == 100, some)
+        consume_until(queue.consumer("workers"), lambda: len(seen) == 100, some)
     finally:
         kill(process)
     process, again = start()
@@ -373,7 +373,7 @@ def test_a_killed_broker_forgets_no_acknowledgement(data: Path) -> None:
             left[message.offset()] += 1
             return AcknowledgeType.ACCEPT
 
-        take(again.consumer("workers"), lambda: len(left) >= 100 - len(accepted), accept)
+        consume_until(again.consumer("workers"), lambda: len(left) >= 100 - len(accepted), accept)
         assert set(left) == set(range(100)) - accepted
         again.close()
     finally:

@@ -1,4 +1,4 @@
-"""Quotas with clients as they are: they are slowed, they notice, and nothing is lost."""
+"""Quotas with real clients: they are throttled, they report it, and no record is lost."""
 
 import time
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from headwater.transmit.quotas import DEFAULT, Entity
 
 PATIENCE_S = 60.0
 RATE, BURST_S = 20_000, 10
-RECORD_BYTES, RECORDS = 10_000, 24  # two seconds' worth above what passes at once
+RECORD_BYTES, RECORDS = 10_000, 24  # two seconds more than the initial burst
 
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[Broker]:
-    """A broker where each client may produce and fetch at a rate."""
+    """A broker that limits the produce and fetch rates of each client."""
     with Broker(tmp_path / "data") as broker:
         with Client(broker.bootstrap_servers) as client:
             client.create_topic("orders")
@@ -40,7 +40,7 @@ def throttled(broker: Broker, quota: str, client_id: str) -> float:
 
 
 def fill(broker: Broker, settings: dict[str, Any]) -> float:
-    """Produce above the quota, a request a record; how long it took."""
+    """Produce above the quota, one request per record, and return the seconds it took."""
     started = time.monotonic()
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "batch.num.messages": 1, **settings}
@@ -52,7 +52,7 @@ def fill(broker: Broker, settings: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("acks", ["all", "0"])
-def test_librdkafka_is_slowed_and_tells_its_application(limited: Broker, acks: str) -> None:
+def test_librdkafka_is_throttled_and_reports_it(limited: Broker, acks: str) -> None:
     events: list[confluent_kafka.ThrottleEvent] = []
     settings = {"client.id": "loader", "throttle_cb": events.append, "acks": acks}
     fill(limited, settings)
@@ -64,13 +64,13 @@ def test_librdkafka_is_slowed_and_tells_its_application(limited: Broker, acks: s
     assert acks == "0" or [event for event in events if event.throttle_time > 0]
 
 
-def test_the_average_is_held(limited: Broker) -> None:
-    """What is above the burst takes at least its time; that it takes not much more, no clock of a test can say."""
+def test_the_average_rate_is_kept(limited: Broker) -> None:
+    """Records above the burst take at least their time at the quota; a test cannot check an upper limit."""
     took = fill(limited, {"client.id": "loader", "max.in.flight": 1})
     assert took > 0.9 * (RECORDS - 1) * RECORD_BYTES / RATE - BURST_S
 
 
-def test_a_consumer_is_slowed_and_reads_everything(limited: Broker) -> None:
+def test_a_consumer_is_throttled_and_reads_all_records(limited: Broker) -> None:
     with Client(limited.bootstrap_servers) as client:
         alter_quotas(client, Entity(None, "filler"), {"producer_byte_rate": 1e9})
     fill(limited, {"client.id": "filler"})
@@ -91,7 +91,7 @@ def test_a_consumer_is_slowed_and_reads_everything(limited: Broker) -> None:
     assert throttled(limited, "consumer_byte_rate", "reader") > 0
 
 
-def test_a_batch_larger_than_the_window_is_read_all_the_same(tmp_path: Path) -> None:
+def test_a_batch_larger_than_the_quota_window_is_still_read(tmp_path: Path) -> None:
     with Broker(tmp_path / "data") as broker, Client(broker.bootstrap_servers) as client:
         client.create_topic("orders")
         fill(broker, {"client.id": "filler"})
@@ -106,7 +106,7 @@ def test_a_batch_larger_than_the_window_is_read_all_the_same(tmp_path: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_kafka_python_and_aiokafka_lose_nothing_when_slowed(limited: Broker, clients: dict[str, Any]) -> None:
+def test_kafka_python_and_aiokafka_lose_nothing_when_throttled(limited: Broker, clients: dict[str, Any]) -> None:
     records = [Record(key=None, value=b"x" * RECORD_BYTES, timestamp_ms=n) for n in range(RECORDS)]
     for name in ("kafka-python", "aiokafka"):
         client = clients[name](limited.bootstrap_servers)

@@ -1,4 +1,4 @@
-"""Transactions with the real clients: what is committed is seen, what is aborted is not, zombies are fenced."""
+"""Transactions with real clients: committed records are visible, aborted ones are not, zombies are fenced."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ WAIT_S = 30
 
 
 class Writer(Protocol):
-    """A transactional producer, the same for every client."""
+    """A transactional producer, with the same interface for every client."""
 
     def begin(self) -> None: ...
 
@@ -157,7 +157,7 @@ def read_confluent(servers: str, topic: str, isolation: str) -> list[bytes]:
     while (message := consumer.poll(WAIT_S)) is not None and message.error() is None:
         values.append(message.value())
     consumer.close()
-    assert message is not None, "the end of the partition was not reached"
+    assert message is not None, "the reader did not reach the end of the partition"
     return values
 
 
@@ -201,8 +201,8 @@ def read_ours(servers: str, topic: str, isolation: str) -> list[bytes]:
         end = client.offsets([partition], LATEST)[partition]
         while at < end:
             data, at = client.read(partition, at)
-            values += [r.value or b"" for place, h in walk(data) if not h.is_control
-                       for r in decode_batch(data, place)]  # fmt: skip
+            values += [r.value or b"" for position, h in walk(data) if not h.is_control
+                       for r in decode_batch(data, position)]  # fmt: skip
     return values
 
 
@@ -254,7 +254,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(broker: Broker
 
 
 @pytest.mark.compat("transactions: zombies are fenced")
-def test_a_zombie_is_fenced_and_what_it_wrote_is_aborted(broker: Broker, open_writer: OpenWriter) -> None:
+def test_a_zombie_is_fenced_and_its_transaction_is_aborted(broker: Broker, open_writer: OpenWriter) -> None:
     servers = broker.bootstrap_servers
     zombie = open_writer(servers, "w")
     zombie.begin()
@@ -286,12 +286,12 @@ def test_an_abandoned_transaction_times_out(open_writer: OpenWriter) -> None:
             writer.end(commit=True)
 
 
-def test_a_timeout_above_the_limit_is_refused(broker: Broker) -> None:
+def test_a_timeout_above_the_limit_is_rejected(broker: Broker) -> None:
     with pytest.raises(KafkaException, match="timeout"):
         Confluent(broker.bootstrap_servers, "w", 15 * 60_000 + 1)
 
 
-def test_a_copier_that_dies_midway_copies_every_record_once(broker: Broker) -> None:
+def test_a_copier_that_stops_midway_copies_every_record_once(broker: Broker) -> None:
     servers = broker.bootstrap_servers
     source = Producer({"bootstrap.servers": servers})
     for number in range(30):
@@ -299,7 +299,7 @@ def test_a_copier_that_dies_midway_copies_every_record_once(broker: Broker) -> N
     assert source.flush(WAIT_S) == 0
 
     def copy(records: int, *, finish: bool) -> None:
-        """Copy in transactions of five records; unless it may finish, leave the last of them open."""
+        """Copy in transactions of five records; if `finish` is false, leave the last one open."""
         producer = Producer({"bootstrap.servers": servers, "transactional.id": "copier"})
         producer.init_transactions(WAIT_S)
         consumer = Consumer(

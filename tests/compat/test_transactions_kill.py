@@ -1,7 +1,8 @@
-"""Transactions while the broker is killed: no reader of committed records ever ends up with half of one.
+"""Transactions while the broker is killed: a reader of committed records never ends up with half of one.
 
-Every transfer between accounts writes two records to two partitions in one transaction. Whatever is killed when,
-both are seen or neither: what was said to be committed is there, what was aborted is not, nothing is there twice.
+Every transfer between accounts writes two records to two partitions in one transaction. Whenever the broker is
+killed, readers see both records or neither: committed transfers are there, aborted ones are not, and none is there
+twice.
 """
 
 import json
@@ -28,7 +29,7 @@ from headwater.transmit.client.client import LATEST, Client
 from headwater.transmit.records.batch import decode_batch, walk
 
 PARTITIONS = 3
-TELLERS = 3
+WRITERS = 3
 ROUNDS = int(os.environ.get("HEADWATER_KILL_ROUNDS", "4"))
 WAIT_S = 60.0
 
@@ -64,7 +65,7 @@ with Broker(data, port=port, segment_bytes=20_000) as broker:
 
 
 class Victim:
-    """A broker in a process of its own, always on the same port and directory."""
+    """A broker in its own process, always on the same port and directory."""
 
     def __init__(self, data: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -86,7 +87,7 @@ class Victim:
         assert self._process.stdout.readline() == "ready\n"
 
     def wait(self) -> None:
-        """Wait until it has died of a kill."""
+        """Wait until the broker has killed itself."""
         assert self._process is not None
         assert self._process.stdout is not None
         assert self._process.wait(WAIT_S) == -signal.SIGKILL
@@ -122,8 +123,8 @@ def open_producer(servers: str, name: str) -> Producer:
             assert error.args[0].retriable(), error
 
 
-class Teller(threading.Thread):
-    """Makes transfers with a transactional id of its own, and notes what it was told about each."""
+class TransferWriter(threading.Thread):
+    """Writes transfers with its own transactional id, and records the outcome of each."""
 
     def __init__(self, servers: str, name: str, seed: int) -> None:
         super().__init__(name=name)
@@ -169,7 +170,7 @@ class Teller(threading.Thread):
                     raise
 
     def _abort(self, producer: Producer, error: KafkaException, transfer: str) -> bool:
-        """Whether the producer can go on."""
+        """Abort after an error, and return whether the producer can continue."""
         if not error.args[0].txn_requires_abort():
             return False
         try:
@@ -186,7 +187,7 @@ class Teller(threading.Thread):
 
 
 def read_accounts(servers: str) -> list[tuple[str, int]]:
-    """Every half of a transfer that a reader of committed records gets, once no transaction is open."""
+    """Wait until no transaction is open, then return every half of a transfer that is committed."""
     names = [TopicPartition("accounts", n) for n in range(PARTITIONS)]
     with Client(servers) as every, Client(servers, read_committed=True) as client:
         deadline = time.monotonic() + WAIT_S
@@ -198,14 +199,14 @@ def read_accounts(servers: str) -> list[tuple[str, int]]:
             at = 0
             while at < end:
                 data, at = client.read(name, at)
-                for place, header in walk(data):
+                for position, header in walk(data):
                     if not header.is_control:
-                        halves += [tuple(json.loads(r.value or b"")) for r in decode_batch(data, place)]
+                        halves += [tuple(json.loads(r.value or b"")) for r in decode_batch(data, position)]
     return halves
 
 
 class Auditor(threading.Thread):
-    """Reads committed records all the time, and remembers every half it was shown."""
+    """Reads committed records continuously, and counts every half of a transfer it receives."""
 
     def __init__(self, servers: str) -> None:
         super().__init__(name="auditor")
@@ -219,21 +220,21 @@ class Auditor(threading.Thread):
             while not self._stopping.is_set():
                 for name in at:
                     try:
-                        data, behind = client.read(name, at[name])
+                        data, next_offset = client.read(name, at[name])
                     except UnavailableError:
-                        continue  # nothing new, or the broker is away
-                    for place, header in walk(data):
+                        continue  # nothing new, or the broker is down
+                    for position, header in walk(data):
                         if not header.is_control:
-                            shown = [r for r in decode_batch(data, place) if r.offset >= at[name]]
+                            shown = [r for r in decode_batch(data, position) if r.offset >= at[name]]
                             self.seen.update(tuple(json.loads(r.value or b"")) for r in shown)
-                    at[name] = behind
+                    at[name] = next_offset
 
     def stop(self) -> None:
         self._stopping.set()
         self.join(WAIT_S)
 
 
-def test_transfers_are_whole_whenever_the_broker_is_killed(broker: Victim) -> None:
+def test_transfers_are_complete_whenever_the_broker_is_killed(broker: Victim) -> None:
     seed = int(os.environ.get("HEADWATER_SEED", random.randrange(2**32)))
     print(f"HEADWATER_SEED={seed}")
     chance = random.Random(seed)
@@ -241,43 +242,43 @@ def test_transfers_are_whole_whenever_the_broker_is_killed(broker: Victim) -> No
     servers = broker.bootstrap_servers
     with Client(servers) as client:
         client.create_topic("accounts", partitions=PARTITIONS)
-    tellers = [Teller(servers, f"teller-{n}", chance.randrange(2**32)) for n in range(TELLERS)]
+    writers = [TransferWriter(servers, f"writer-{n}", chance.randrange(2**32)) for n in range(WRITERS)]
     auditor = Auditor(servers)
-    for thread in (*tellers, auditor):
+    for thread in (*writers, auditor):
         thread.start()
     for _ in range(ROUNDS):
-        goal = sum(len(teller.committed) for teller in tellers) + chance.randrange(5, 40)
+        goal = sum(len(writer.committed) for writer in writers) + chance.randrange(5, 40)
         deadline = time.monotonic() + WAIT_S
-        while sum(len(teller.committed) for teller in tellers) < goal:
+        while sum(len(writer.committed) for writer in writers) < goal:
             assert time.monotonic() < deadline, f"{goal} transfers were not reached"
             time.sleep(0.001)
         time.sleep(chance.random() * 0.05)
         broker.kill()
         broker.start()
-    for thread in (*tellers, auditor):
+    for thread in (*writers, auditor):
         thread.stop()
     halves = read_accounts(servers)
     amounts: dict[str, list[int]] = {}
     for transfer, amount in halves:
         amounts.setdefault(transfer, []).append(amount)
     assert {t: a for t, a in amounts.items() if len(a) != 2 or sum(a) != 0} == {}
-    committed = {transfer for teller in tellers for transfer in teller.committed}
-    aborted = {transfer for teller in tellers for transfer in teller.aborted}
+    committed = {transfer for writer in writers for transfer in writer.committed}
+    aborted = {transfer for writer in writers for transfer in writer.aborted}
     assert committed - set(amounts) == set()
     assert aborted & set(amounts) == set()
-    assert auditor.seen - Counter(halves) == Counter()  # what was shown once, stays
-    print(f"{len(committed)} committed, {len(aborted)} aborted, {len(auditor.seen)} halves seen on the way")
+    assert auditor.seen - Counter(halves) == Counter()  # records that were read once stay
+    print(f"{len(committed)} committed, {len(aborted)} aborted, {len(auditor.seen)} halves seen meanwhile")
 
 
 @pytest.mark.parametrize("markers", range(3), ids=lambda n: f"{n} markers written")
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-def test_a_decision_outlives_a_kill_before_its_markers(broker: Victim, markers: int, commit: bool) -> None:
+def test_a_decision_survives_a_kill_before_its_markers(broker: Victim, markers: int, commit: bool) -> None:
     broker.start(die_before_marker=markers)
     servers = broker.bootstrap_servers
     with Client(servers) as client:
         client.create_topic("accounts", partitions=PARTITIONS)
-    producer = open_producer(servers, "teller")
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "tellers"})
+    producer = open_producer(servers, "writer")
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "writers"})
     producer.begin_transaction()
     for partition in range(PARTITIONS):
         producer.produce("accounts", json.dumps(["t", partition]), partition=partition)
@@ -298,8 +299,8 @@ def test_a_decision_outlives_a_kill_before_its_markers(broker: Victim, markers: 
     assert found.offset == (7 if commit else -1001)
 
 
-def test_what_is_sent_after_an_abort_is_not_taken_for_what_was_given_up(broker: Victim) -> None:
-    """The log has a record and dies before it says so; the producer gives it up, and uses its number again."""
+def test_a_record_after_an_abort_is_not_deduplicated_against_an_abandoned_one(broker: Victim) -> None:
+    """The broker dies after it appended a record; the producer abandons it and reuses its sequence number."""
     broker.start(die_after_append=1)
     servers = broker.bootstrap_servers
     with Client(servers) as client:
@@ -308,20 +309,21 @@ def test_what_is_sent_after_an_abort_is_not_taken_for_what_was_given_up(broker: 
     def transfer(producer: Producer) -> None:
         producer.begin_transaction()
         producer.produce("accounts", json.dumps(["kept", 2]), partition=0)
-        Teller._retry(producer.commit_transaction)
+        TransferWriter._retry(producer.commit_transaction)
 
-    producer = open_producer(servers, "teller")
+    producer = open_producer(servers, "writer")
     producer.begin_transaction()
     producer.produce("accounts", json.dumps(["given up", 1]), partition=0)
     producer.flush(0.01)
     broker.wait()
-    ending = threading.Thread(target=lambda: Teller._retry(producer.abort_transaction))
-    ending.start()  # the record is queued for another try, and is purged
+    ending = threading.Thread(target=lambda: TransferWriter._retry(producer.abort_transaction))
+    ending.start()  # the record is queued for a retry, and is purged
     time.sleep(0.5)
     broker.start()
     ending.join(WAIT_S)
-    with pytest.raises(KafkaException) as told:  # Else it would be taken for the first one, and called committed.
+    # Otherwise the record would count as a duplicate of the first one, and as committed.
+    with pytest.raises(KafkaException) as error:
         transfer(producer)
-    assert told.value.args[0].code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
-    transfer(open_producer(servers, "teller"))
+    assert error.value.args[0].code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+    transfer(open_producer(servers, "writer"))
     assert read_accounts(servers) == [("kept", 2)]

@@ -1,4 +1,4 @@
-"""The page of compatibility says what the tests declare, and names a reason for all that does not work."""
+"""docs/compatibility.md lists what the tests declare, and gives a reason for every test that does not pass."""
 
 import importlib.util
 import json
@@ -27,7 +27,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_page_is_made_from_what_was_found(tool: ModuleType) -> None:
+def test_the_page_is_generated_from_the_results(tool: ModuleType) -> None:
     assert tool.PAGE.read_text() == tool.page(tool.known()), "run ./dev compat page"
 
 
@@ -50,22 +50,20 @@ def test_the_page_has_the_clients_and_features_that_the_tests_declare(tool: Modu
     assert declared == found, "run ./dev compat clients java"
 
 
-def test_whatever_does_not_work_has_a_reason(tool: ModuleType) -> None:
+def test_every_failure_has_a_reason(tool: ModuleType) -> None:
     assert tool.unexplained(tool.known()) == []
 
 
 @pytest.mark.parametrize("suite", ["kafka-python", "librdkafka"])
-def test_no_reason_is_given_for_what_works(tool: ModuleType, suite: str) -> None:
-    """A reason that has become stale would hide that a test fails again."""
+def test_no_reason_is_given_for_a_test_that_passes(tool: ModuleType, suite: str) -> None:
+    """A stale reason would hide that a test fails again."""
     outcomes = tool.known()[suite]["outcomes"]
     stale = [test for test in tool.reasons(suite) if outcomes.get(test, ["missing"])[0] in ("passed", "missing")]
     assert stale == []
 
 
-def test_a_client_that_is_missing_keeps_what_was_found_before(
-    tool: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = {
+def test_a_missing_client_keeps_its_earlier_results(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = {
         "versions": {"aiokafka": "2"},
         "tests": [
             {"test": "a", "client": "kcat", "feature": "f", "state": "skipped"},
@@ -77,7 +75,7 @@ def test_a_client_that_is_missing_keeps_what_was_found_before(
     }
 
     def run(command: list[str], **_: object) -> None:
-        Path(command[-1]).write_text(json.dumps(told))
+        Path(command[-1]).write_text(json.dumps(recorded))
 
     monkeypatch.setattr(tool.subprocess, "run", run)
     found = tool.run_clients({"versions": {"kcat": "1"}, "shown": {"kcat": {"f": "passed"}}})

@@ -1,4 +1,4 @@
-"""What the README and the pages show is what happens."""
+"""The programs and outputs in the README and the docs are correct."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def run(code: str, folder: Path) -> str:
     return result.stdout
 
 
-def test_first_program_is_the_one_the_demo_runs() -> None:
+def test_the_first_program_of_the_readme_is_the_demo() -> None:
     assert blocks("README.md", "python")[0] == (ROOT / "src/headwater/demo/shop.py").read_text()
 
 
@@ -127,7 +127,7 @@ def shell(command: str, folder: Path) -> str:
     return result.stdout
 
 
-def test_transcript_of_the_page_holds(tmp_path: Path) -> None:
+def test_the_transcripts_of_the_page_hold(tmp_path: Path) -> None:
     windows, tables = blocks("docs/how-to/transcripts.md", "yaml")
     (tmp_path / "orders.yaml").write_text(windows)
     (tmp_path / "tables.yaml").write_text(tables)
@@ -180,8 +180,8 @@ def test_sinks_program(
     assert "|".join(map(str, row)) in (ROOT / page).read_text()
 
 
-def test_sinks_of_the_page_are_as_it_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is a value, and what reads Parquet finds what was written."""
+def test_the_sinks_of_the_page_can_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sink expression evaluates, and the Parquet example reads what was written."""
     monkeypatch.chdir(tmp_path)
     written = blocks("docs/how-to/sinks.md", "python")
     values = [block for block in written if block.startswith("hw.")]
@@ -197,7 +197,7 @@ def test_sinks_of_the_page_are_as_it_writes_them(tmp_path: Path, monkeypatch: py
     assert names["revenue"].to_dicts() == [{"product": "tea", "revenue": 7.5}]
 
 
-def test_windows_of_sparks_own_and_a_watermark_by_a_function(spark: Any) -> None:
+def test_the_page_on_windows_shows_spark_windows_and_a_watermark_function(spark: Any) -> None:
     names: dict[str, Any] = {"hw": hw, "app": hw.App("shop")}
     found = [text for text in blocks("docs/how-to/windows.md", "python") if "stddev" in text or "settled" in text]
     assert len(found) == 2
@@ -208,7 +208,7 @@ def test_windows_of_sparks_own_and_a_watermark_by_a_function(spark: Any) -> None
     assert names["orders"].watermark(seen) == moment - timedelta(minutes=10)
 
 
-def test_blocks_of_the_page_on_joins(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_programs_of_the_page_on_joins(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "countries.csv").write_text("code,country\nde,Germany\n")
     program, *others = blocks("docs/how-to/joins.md", "python")
@@ -263,7 +263,7 @@ def test_blocks_of_the_page_on_joins(spark: Any, tmp_path: Path, monkeypatch: py
 def test_views_page(spark: Any, broker: Broker, tmp_path: Path) -> None:
     page = "docs/how-to/views.md"
     app, program = blocks(page, "python")
-    send, ask, _, join = blocks(page, "sh")
+    send, query, _, join = blocks(page, "sh")
     (shown, _) = blocks(page, "text")
     (tmp_path / "shop.py").write_text(app)
     headwater, servers = f"{sys.executable} -m headwater", f"--bootstrap-servers {broker.bootstrap_servers}"
@@ -282,7 +282,7 @@ def test_views_page(spark: Any, broker: Broker, tmp_path: Path) -> None:
     finally:
         pipeline.stop()
     assert run(program, tmp_path) == shown
-    found = shell(re.sub(r"^headwater", headwater, ask, flags=re.MULTILINE), tmp_path)
+    found = shell(re.sub(r"^headwater", headwater, query, flags=re.MULTILINE), tmp_path)
     assert found.count("Black tea") == 3  # queried, searched, subscribed to
     found = shell(re.sub(r"^headwater sql", f"{headwater} sql {servers}", join, flags=re.MULTILINE), tmp_path)
     assert [line.split() for line in found.splitlines()] == [

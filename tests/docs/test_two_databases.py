@@ -1,4 +1,4 @@
-"""The examples of two-databases.md, on a real PostgreSQL and a real log, with processes that are killed."""
+"""The examples of two-databases.md on a real PostgreSQL and a real log, with processes that are killed."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from headwater.transmit.broker.embedded import Broker
-from torture.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "two_databases"
 KILL = "lambda *_, **__: os.kill(os.getpid(), 9)"
@@ -32,7 +32,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The three programs, imported as a user's program would."""
+    """The modules of the example, imported as a user's program would import them."""
     monkeypatch.syspath_prepend(FOLDER)
     names = ("log", "outbox", "saga", "prepared")
     yield SimpleNamespace(**{name: __import__(name) for name in names})
@@ -42,15 +42,15 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def connect(server: PostgresServer) -> Iterator[Callable[..., Any]]:
-    """Opens connections to databases that only this test has."""
-    mark, made, connections = uuid4().hex[:8], set[str](), list[Any]()
+    """Opens connections to databases that only this test uses."""
+    suffix, created, connections = uuid4().hex[:8], set[str](), list[Any]()
 
     def open_(name: str) -> Any:
-        if name not in made:
+        if name not in created:
             with psycopg.connect(server.dsn, autocommit=True) as db:
-                db.execute(f"create database {name}_{mark}")  # type: ignore[arg-type]
-            made.add(name)
-        connections.append(psycopg.connect(dsn_of(server, f"{name}_{mark}"), autocommit=True))
+                db.execute(f"create database {name}_{suffix}")  # type: ignore[arg-type]
+            created.add(name)
+        connections.append(psycopg.connect(dsn_of(server, f"{name}_{suffix}"), autocommit=True))
         return connections[-1]
 
     yield open_
@@ -62,8 +62,8 @@ def dsn_of(server: PostgresServer, database: str) -> str:
     return server.dsn.rpartition("/")[0] + "/" + database
 
 
-def killed(program: str, broker: Broker, *connections: Any) -> None:
-    """Run a program that is killed; it has `servers`, and connections like these as `databases`."""
+def run_killed(program: str, broker: Broker, *connections: Any) -> None:
+    """Run a program that kills itself; it has `servers`, and connections like these as `databases`."""
     dsns = [c.info.dsn + f" host={c.info.host} user={c.info.user}" for c in connections]
     head = (
         "import os, psycopg, log, outbox, saga, prepared\n"
@@ -93,7 +93,7 @@ def left(warehouse: Any) -> int:
     return int(warehouse.execute('select "left" from stock').fetchone()[0])
 
 
-def test_outbox(examples: Any, shop_and_warehouse: Any, broker: Broker) -> None:
+def test_the_outbox_applies_each_order_once(examples: Any, shop_and_warehouse: Any, broker: Broker) -> None:
     shop, warehouse = shop_and_warehouse
     examples.outbox.place_order(shop, "a", "tea", 3)
     with pytest.raises(psycopg.errors.UniqueViolation):
@@ -104,17 +104,17 @@ def test_outbox(examples: Any, shop_and_warehouse: Any, broker: Broker) -> None:
     assert shop.execute("select count(*) from outbox").fetchone() == (0,)
 
 
-def test_outbox_whose_relay_dies_between_log_and_database(
+def test_an_outbox_relay_killed_between_log_and_database_loses_nothing(
     examples: Any, shop_and_warehouse: Any, broker: Broker
 ) -> None:
     shop, warehouse = shop_and_warehouse
     for n in range(3):
         examples.outbox.place_order(shop, f"order-{n}", "tea", 10)
-    killed(f"outbox.forget = {KILL}\noutbox.relay(databases[0], servers)", broker, shop)
+    run_killed(f"outbox.forget = {KILL}\noutbox.relay(databases[0], servers)", broker, shop)
     examples.outbox.follow(warehouse, broker.bootstrap_servers)
     assert left(warehouse) == 90
     examples.outbox.relay(shop, broker.bootstrap_servers)
-    assert len(examples.log.read(broker.bootstrap_servers, "orders")) == 4  # one of them twice
+    assert len(examples.log.read(broker.bootstrap_servers, "orders")) == 4  # one order is there twice
     for _ in range(2):
         examples.outbox.follow(warehouse, broker.bootstrap_servers)
         assert left(warehouse) == 70
@@ -158,7 +158,7 @@ class Trip:
         return events
 
     def killed(self, name: str, where: str) -> None:
-        killed(f"{STEPS}\n{where}\nsaga.run({name!r}, steps, servers)", self.broker, *self.databases)
+        run_killed(f"{STEPS}\n{where}\nsaga.run({name!r}, steps, servers)", self.broker, *self.databases)
 
     def state(self) -> tuple[int, int]:
         warehouse, bank = self.databases
@@ -173,16 +173,16 @@ def trip(examples: Any, connect: Any, broker: Broker) -> Trip:
     return Trip(examples, connect, broker)
 
 
-def test_saga_that_succeeds_and_one_that_is_undone(trip: Trip) -> None:
+def test_a_saga_succeeds_or_is_undone(trip: Trip) -> None:
     assert trip.run("a") == ["do reserve", "do charge"]
     assert trip.state() == (8, 2)
     assert trip.run("b") == ["do reserve", "refused charge", "undo reserve"]
     assert trip.state() == (8, 2)
-    assert trip.run("a") == ["do reserve", "do charge"]  # at its end already
+    assert trip.run("a") == ["do reserve", "do charge"]  # already finished
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_saga_that_dies_between_a_step_and_its_record(trip: Trip, at: int) -> None:
+def test_a_saga_killed_between_a_step_and_its_record_continues(trip: Trip, at: int) -> None:
     append = f"append, calls = log.append, []\ndie = {KILL}\n"
     append += f"log.append = lambda *a, **k: (calls.append(1), die() if len(calls) > {at} else append(*a, **k))"
     trip.killed("a", append)
@@ -191,7 +191,7 @@ def test_saga_that_dies_between_a_step_and_its_record(trip: Trip, at: int) -> No
     assert trip.state() == (8, 2)
 
 
-def test_saga_that_dies_while_it_is_undone(trip: Trip) -> None:
+def test_a_saga_killed_while_it_is_undone_continues(trip: Trip) -> None:
     trip.databases[1].execute("update account set balance = 0")
     trip.killed("a", f"release = {KILL}\nsteps[0] = saga.Step('reserve', databases[0], reserve, release)")
     assert trip.state() == (8, 0)
@@ -199,7 +199,9 @@ def test_saga_that_dies_while_it_is_undone(trip: Trip) -> None:
     assert trip.state() == (9, 0)
 
 
-def test_saga_that_somebody_else_goes_on_with(trip: Trip, examples: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saga_that_another_process_continues_stops(
+    trip: Trip, examples: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append = examples.log.append
 
     def overtaken(*args: Any, **kwargs: Any) -> int:
@@ -222,7 +224,7 @@ def give(db): db.execute("update account set balance = balance + 5")
 
 
 class Banks:
-    """Two banks, and money between them."""
+    """Two banks that transfer money to each other."""
 
     def __init__(self, examples: Any, connect: Any, broker: Broker) -> None:
         self._connect = connect
@@ -246,7 +248,7 @@ class Banks:
 
     def killed(self, name: str, where: str) -> None:
         program = f"{MOVE}\n{where}\nprepared.change_both({name!r}, databases, [take, give], servers)"
-        killed(program, self.broker, *self.databases)
+        run_killed(program, self.broker, *self.databases)
 
     def balances(self) -> list[int]:
         return [
@@ -259,7 +261,7 @@ def banks(examples: Any, connect: Any, broker: Broker) -> Banks:
     return Banks(examples, connect, broker)
 
 
-def test_both_change_or_neither(banks: Banks) -> None:
+def test_both_databases_change_or_neither(banks: Banks) -> None:
     assert banks.move("a") == "commit"
     assert banks.balances() == [2, 12]
     assert banks.move("b") == "abort"  # there are only 2 left
@@ -267,21 +269,21 @@ def test_both_change_or_neither(banks: Banks) -> None:
     assert banks.prepared.recover(banks.open(), banks.servers) == {}
 
 
-def test_a_death_before_the_decision_gives_up(banks: Banks) -> None:
+def test_a_kill_before_the_decision_aborts(banks: Banks) -> None:
     banks.killed("a", f"prepared.decide = {KILL}")
     assert banks.prepared.recover(banks.databases, banks.servers) == {"a": "abort"}
     assert banks.balances() == [7, 7]
 
 
-def test_a_death_after_the_decision_carries_it_out(banks: Banks, server: PostgresServer) -> None:
+def test_a_kill_after_the_decision_commits(banks: Banks, server: PostgresServer) -> None:
     banks.killed("a", f"prepared.end = {KILL}")
-    server.kill()  # What is prepared survives that too.
+    server.kill()  # Prepared transactions survive this as well.
     server.start()
     assert banks.prepared.recover(banks.open(), banks.servers) == {"a": "commit"}
     assert banks.balances() == [2, 12]
 
 
-def test_a_death_when_one_was_told(banks: Banks) -> None:
+def test_a_kill_after_the_first_commit_commits_both(banks: Banks) -> None:
     count = f"end, calls, die = prepared.end, [], {KILL}\n"
     banks.killed("a", count + "prepared.end = lambda *a: (calls.append(1), die() if len(calls) > 1 else end(*a))")
     assert banks.balances() == [2, 7]
@@ -289,7 +291,7 @@ def test_a_death_when_one_was_told(banks: Banks) -> None:
     assert banks.balances() == [2, 12]
 
 
-def test_recovery_while_the_other_only_was_slow(banks: Banks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_during_a_slow_transaction_aborts_it(banks: Banks, monkeypatch: pytest.MonkeyPatch) -> None:
     decide = banks.prepared.decide
 
     def slow(*args: Any) -> str:

@@ -1,4 +1,4 @@
-"""A small shop behind a real server: stores in a temporary folder, a log that the test moves by hand."""
+"""A small shop with a real server: stores in a temporary folder, a log whose offsets the test sets."""
 
 import datetime as dt
 import http.client
@@ -28,7 +28,7 @@ WINDOW = pa.struct([("start", INSTANT), ("end", INSTANT)])
 
 
 class Shop:
-    """A view `revenue` by product and minute, and what is around it."""
+    """An app with a view `revenue` by product and minute, a topic, and consumer groups."""
 
     def __init__(self, folder: Path) -> None:
         self.views = ViewStore(folder / "views.db")
@@ -71,25 +71,25 @@ class Shop:
 
 
 class Caller:
-    """Calls the server as any client would, over TCP."""
+    """A client that calls the server over TCP."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def get(self, path: str) -> tuple[int, Any]:
-        """The status code and the JSON of an answer."""
+        """Return the status code and the JSON of a response."""
         connection = self.connect()
         try:
             connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
         finally:
             connection.close()
 
     def connect(self) -> http.client.HTTPConnection:
-        where = urlsplit(self.url)
-        assert where.hostname is not None
-        return http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+        address = urlsplit(self.url)
+        assert address.hostname is not None
+        return http.client.HTTPConnection(address.hostname, address.port, timeout=10)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The figures of the log and the views over HTTP."""
+"""The metrics of the log and the views over HTTP."""
 
 import urllib.request
 from typing import Any
@@ -9,7 +9,7 @@ from headwater.serve.server import HttpServer
 from headwater.transmit.broker.embedded import Broker
 
 
-def test_prometheus_finds_the_embedded_log(shop: Any) -> None:
+def test_metrics_of_the_embedded_log_and_the_views(shop: Any) -> None:
     with Broker() as broker:
         app = create_app(shop.sources, extra_routes=[metrics_route([broker.metrics, view_metrics(shop.views)])])
         with (

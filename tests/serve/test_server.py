@@ -1,4 +1,4 @@
-"""The server: where it listens, and how it stops."""
+"""The HTTP server: its address, and its shutdown."""
 
 import http.client
 import socket
@@ -9,13 +9,11 @@ import pytest
 
 from headwater.errors import ConflictError, InvalidError
 from headwater.serve.api.app import create_app
-from headwater.serve.live import events as feeds
-from headwater.serve.live.events import next_step
+from headwater.serve.live import subscriptions
 from headwater.serve.server import HttpServer
-from headwater.store.views import ViewStore
 
 
-def test_port_in_use_is_said_at_once(shop):
+def test_port_in_use_is_reported_at_once(shop):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConflictError) as caught, HttpServer(create_app(shop.sources), "127.0.0.1", port):
@@ -32,7 +30,7 @@ def test_address_of_another_machine_is_refused(shop):
 @pytest.mark.parametrize(
     ("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::1]")]
 )
-def test_url_leads_to_the_server(shop, caller, host, shown):
+def test_url_reaches_the_server(shop, caller, host, shown):
     if ":" in host and not _has_ipv6():
         pytest.skip("this machine has no IPv6")
     with HttpServer(create_app(shop.sources), host, 0) as server:
@@ -43,30 +41,30 @@ def test_url_leads_to_the_server(shop, caller, host, shown):
 
 def test_stops_within_a_second_with_open_streams(shop, capfd):
     with HttpServer(create_app(shop.sources), "127.0.0.1", 0) as server:
-        where = urlsplit(server.url)
-        paths = ["/api/v1/views/revenue/changes", "/api/v1/status/stream"]
-        connections = [http.client.HTTPConnection(where.hostname or "", where.port, timeout=10) for _ in paths]
-        answers = []
+        address = urlsplit(server.url)
+        paths = ["/api/v1/views/revenue/subscribe", "/api/v1/status/stream"]
+        connections = [http.client.HTTPConnection(address.hostname or "", address.port, timeout=10) for _ in paths]
+        responses = []
         for connection, path in zip(connections, paths, strict=True):
             connection.request("GET", path)
-            answers.append(connection.getresponse())
+            responses.append(connection.getresponse())
         before = time.monotonic()
     took_s = time.monotonic() - before
-    for answer in answers:
-        answer.read()  # ends properly: a broken stream would raise IncompleteRead
+    for response in responses:
+        response.read()  # a stream that is cut off would raise IncompleteRead
     for connection in connections:
         connection.close()
     assert took_s < 1.0
     assert capfd.readouterr() == ("", "")
 
 
-def test_stops_with_a_listener_that_does_not_read(shop, capfd):
-    shop.sell(*(("tea" * 1000 + str(n), 0, 1.0) for n in range(5000)))  # far more than sockets hold
+def test_stops_with_a_client_that_does_not_read(shop, capfd):
+    shop.sell(*(("tea" * 1000 + str(n), 0, 1.0) for n in range(5000)))  # far more than the socket buffers hold
     with HttpServer(create_app(shop.sources), "127.0.0.1", 0) as server:
-        where = urlsplit(server.url)
-        listener = socket.create_connection((where.hostname or "", where.port or 0))
-        listener.sendall(b"GET /api/v1/views/revenue/changes?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        time.sleep(1.0)  # until the way is full
+        address = urlsplit(server.url)
+        listener = socket.create_connection((address.hostname or "", address.port or 0))
+        listener.sendall(b"GET /api/v1/views/revenue/subscribe HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(1.0)  # until the socket buffers are full
         before = time.monotonic()
     took_s = time.monotonic() - before
     listener.close()
@@ -74,23 +72,24 @@ def test_stops_with_a_listener_that_does_not_read(shop, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_listener_that_leaves_is_forgotten(caller, monkeypatch):
-    reads: list[int] = []
+def test_disconnected_subscriber_costs_no_more_reads(caller, monkeypatch):
+    reads: list[str] = []
+    next_events = subscriptions.next_events
 
-    def counted(views: ViewStore, view: str, after: int) -> feeds.FeedStep:
-        reads.append(after)
-        return next_step(views, view, after)
+    def counted(store, view, standing):
+        reads.append(view)
+        return next_events(store, view, standing)
 
-    monkeypatch.setattr(feeds, "next_step", counted)
+    monkeypatch.setattr(subscriptions, "next_events", counted)
     connection = caller.connect()
-    connection.request("GET", "/api/v1/views/revenue/changes")
-    answer = connection.getresponse()
-    time.sleep(3 * feeds.POLL_S)
-    answer.close()
+    connection.request("GET", "/api/v1/views/revenue/subscribe")
+    response = connection.getresponse()
+    time.sleep(6 * subscriptions.POLL_S)
+    response.close()
     connection.close()
-    time.sleep(2 * feeds.POLL_S)
+    time.sleep(4 * subscriptions.POLL_S)
     reads_then = len(reads)
-    time.sleep(3 * feeds.POLL_S)
+    time.sleep(6 * subscriptions.POLL_S)
     assert len(reads) == reads_then > 1
 
 

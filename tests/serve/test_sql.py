@@ -1,4 +1,4 @@
-"""One statement over views, topics, Parquet and PostgreSQL."""
+"""SQL statements over views, topics, Parquet files and PostgreSQL."""
 
 import datetime as dt
 import decimal
@@ -20,7 +20,7 @@ from headwater.store.columns import Column
 from headwater.store.shapes import ViewShape
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
-from torture.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 NOON = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -54,7 +54,7 @@ def views(tmp_path: Path) -> Path:
     return tmp_path / "views.db"
 
 
-def test_all_four_in_one_statement(
+def test_view_topic_parquet_and_postgres_in_one_statement(
     views: Path, broker: Broker, produce: Any, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     produce(
@@ -107,18 +107,18 @@ def test_a_view_twice_and_an_empty_topic(views: Path, broker: Broker) -> None:
         ("copy revenue to 'x.csv'", "only select statements"),
         ("select * from nothing", "Table with name nothing does not exist"),
         ("select nothing from revenue", 'column "nothing" not found'),
-        ("select * from pg.customers", "not said where it is"),
+        ("select * from pg.customers", "no address of PostgreSQL given"),
         ("select * from topic.nowhere", "there is no topic 'nowhere'"),
         ("select * from 'none.parquet'", "none.parquet"),
     ],
 )
-def test_what_cannot_be_run(views: Path, broker: Broker, statement: str, message: str) -> None:
+def test_invalid_statements(views: Path, broker: Broker, statement: str, message: str) -> None:
     with pytest.raises(InvalidError, match=f"(?i){message}"):
         run_sql(statement, SqlSources(store=views, servers=broker.bootstrap_servers))
 
 
-def test_places_that_are_away(views: Path) -> None:
-    with pytest.raises(InvalidError, match="where the log is"):
+def test_missing_and_unreachable_addresses(views: Path) -> None:
+    with pytest.raises(InvalidError, match="no address of the log given"):
         run_sql("select * from topic.orders", SqlSources(store=views))
     with pytest.raises(UnavailableError):
         run_sql("select * from topic.orders", SqlSources(store=views, servers="127.0.0.1:1"))
@@ -126,7 +126,7 @@ def test_places_that_are_away(views: Path) -> None:
         run_sql("select * from pg.t", SqlSources(postgres="postgresql://postgres@127.0.0.1:1/x"))
 
 
-def test_names() -> None:
+def test_named_tables() -> None:
     statement = """with x as (select * from pg.sales.a) select * from topic."a.b" t join revenue using (k)
     where k in (select k from pg."B c") union all select * from 'x.parquet'"""
     with duckdb.connect() as db:
@@ -135,7 +135,7 @@ def test_names() -> None:
         }  # fmt: skip
 
 
-def test_rows_come_back_with_their_types(tmp_path: Path) -> None:
+def test_rows_keep_their_types(tmp_path: Path) -> None:
     kinds = {
         "tinyint": pa.int8(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_(),
         "date": pa.date32(), "timestamp": INSTANT, "timestamp_ntz": pa.timestamp("us"), "binary": pa.binary(),

@@ -16,8 +16,8 @@ import headwater as hw
 from headwater.errors import ConflictError, InvalidError, RefusedError, UnavailableError
 from headwater.sink import Batch, Stream
 from headwater.testing.sink_contract import Place, SinkContract, batch_of, json_form, stream_of, table
-from torture.postgres import PostgresServer
-from torture.wire import FOREVER, Cut
+from support.postgres import PostgresServer
+from support.tcp_proxy import FOREVER, Cut
 
 _numbers = count()
 CUTS = 12

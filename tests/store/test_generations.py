@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import InvalidError
-from headwater.serve.live.events import next_step
 from headwater.store.columns import Column
 from headwater.store.generations import Generation, Generations
 from headwater.store.late import LateRow
 from headwater.store.shapes import ViewShape
+from headwater.store.subscription import EventKind, SubscriberPosition, next_events
 from headwater.store.views import ViewStore
 
 LATE = LateRow(
@@ -79,12 +79,14 @@ def test_followers_of_a_view_that_was_swapped_read_it_again(store: ViewStore) ->
     store.declare(shape(asked.name, "v"))
     store.commit_rows(asked.name, rows(a=5), run="second", batch=0)
     generations.swap(asked)
-    step = next_step(store, "totals", position)
-    assert b"event: reset" in step.events
+    at, [reset] = next_events(store, "totals", SubscriberPosition(position))
+    assert reset.kind is EventKind.RESET
     store.commit_rows("totals", rows(a=6), run="second", batch=1)
-    assert b"event: reset" in next_step(store, "totals", position).events
-    step = next_step(store, "totals", step.position)
-    assert b'"after":{"k":"a","v":6}' in step.events
+    assert next_events(store, "totals", SubscriberPosition(position))[1] == [reset]
+    assert at.position is not None
+    _, [change] = next_events(store, "totals", SubscriberPosition(at.position))
+    assert change.change is not None
+    assert change.change.after == {"k": "a", "v": 6}
 
 
 def test_a_new_generation_from_the_start_forgets_rows_and_shape(store: ViewStore) -> None:

@@ -15,7 +15,7 @@ from headwater.store.columns import Column
 from headwater.store.shapes import ViewShape
 from headwater.store.views import ViewStore
 from headwater.testing.sink_contract import Place, SinkContract, json_form
-from torture.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 
 class StoreSink:

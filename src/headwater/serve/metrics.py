@@ -1,4 +1,4 @@
-"""Figures for Prometheus on the app's own HTTP server: the log's, and the views'."""
+"""Prometheus metrics of the log and the views, on the app's own HTTP server."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ Render = Callable[[], str]
 
 
 def metrics_route(renders: Sequence[Render]) -> Route:
-    """GET /metrics: what all say. They may take their time: they are called in a thread of their own."""
+    """Return the route GET /metrics, which joins the output of all `renders`; they run in a worker thread."""
 
     def metrics(request: Request) -> PlainTextResponse:
         return PlainTextResponse("".join(render() for render in renders), media_type=CONTENT_TYPE)
@@ -23,7 +23,7 @@ def metrics_route(renders: Sequence[Render]) -> Route:
 
 
 def view_metrics(views: ViewStore) -> Render:
-    """The rows of each view, and those that came too late for it: an alert on these hears of every one."""
+    """Render the number of rows and of late rows of each view; the latter is a counter, so alerts miss none."""
 
     def render() -> str:
         late = views.late_counts()

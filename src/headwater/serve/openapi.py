@@ -1,4 +1,4 @@
-"""The API's description in OpenAPI 3.1, kept by hand beside the routes; a test holds the two together."""
+"""The OpenAPI 3.1 description of the API, written by hand; a test checks that it has every route."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ _MAYBE_ROW = {"type": ["object", "null"], "additionalProperties": True}
 
 
 def document(app: str) -> Json:
-    """The description, as served at `/api/v1/openapi.json`."""
+    """Return the description that is served at `/api/v1/openapi.json`."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": f"Headwater: {app}",
             "version": "1",
-            "description": "Read what an app has computed.",
+            "description": "Read the results of an app.",
         },
         "paths": {f"/api/v1{path}": {"get": operation} for path, operation in _operations().items()},
         "components": {"schemas": _schemas()},
@@ -28,18 +28,18 @@ def document(app: str) -> Json:
 def _operations() -> dict[str, Json]:
     return {
         "/openapi.json": _get("This document", _json({"type": "object"})),
-        "/status": _get("All there is to show of the app", _json(_ref("Status"))),
+        "/status": _get("The whole status of the app: topics, groups, pipelines and views", _json(_ref("Status"))),
         "/status/stream": _get("The status, once a second, as `status` events", _events()),
         "/topics": _get("The topics and their rates", _json(_object(topics=_list(_ref("Topic"))))),
         "/groups": _get(
-            "The groups that read the log, and what retention is about to take from them",
+            "The consumer groups with their lag, and the records that retention will delete before they read them",
             _json(_object(groups=_list(_ref("Group")))),
         ),
         "/pipelines": _get(
             "The pipelines and their last batches", _json(_object(pipelines=_list(_ref("Pipeline"))))
         ),
         "/pipelines/{pipeline}/facts": _get(
-            "What a pipeline's last batches did, with the offsets they read; or what its stateful operators hold",
+            "The last batches of a pipeline with the offsets they read; or the state of its stateful operators",
             _json(_object(pipeline=_TEXT, kind=_TEXT, facts=_list({"type": "object"}))),
             _parameter("pipeline", "path", _TEXT, "the pipeline's name"),
             _parameter("kind", "query", {"enum": ["batch", "operators"], "default": "batch"}),
@@ -52,51 +52,53 @@ def _operations() -> dict[str, Json]:
 
 def _view_operations() -> dict[str, Json]:
     view = _parameter("view", "path", _TEXT, "the view's name")
-    as_of = _parameter("as_of", "query", _TEXT, "a position or a token: the rows as they were then")
+    as_of = _parameter("as_of", "query", _TEXT, "a position or a token: return the rows as of it")
     page, fresh = _page_parameters(), _fresh_parameters()
-    prefix = _parameter("key", "query", _list(_TEXT), "the first values of the key, in order; repeat it for each")
+    prefix = _parameter(
+        "key", "query", _list(_TEXT), "the first values of the key, in order; repeat it for each value"
+    )
     segments = _parameter("key", "path", _TEXT, "the first values of the key, one path segment each, encoded")
-    after = _parameter("after", "query", _COUNT, "the position to go on from; otherwise the current one")
-    last_id = _parameter("Last-Event-ID", "header", _COUNT, "as `after`, and stronger: sent by browsers")
     return {
         "/views/{view}/rows": _get("Rows of a view", _json(_ref("Rows")), view, prefix, *page, as_of, *fresh),
         "/views/{view}/rows/{key}": _get(
-            "The rows of a key or of its first part", _json(_ref("Rows")), view, segments, *page, as_of, *fresh
+            "Rows whose key starts with the given values",
+            _json(_ref("Rows")),
+            view,
+            segments,
+            *page,
+            as_of,
+            *fresh,
         ),
         "/views/{view}/search": _get(
-            "Rows with words in the columns that the view's `search` names, the best fitting first",
+            "Rows that match a full-text search in the view's `search` columns, best match first",
             _json(_ref("Rows")),
             view,
             _parameter(
                 "q",
                 "query",
                 _TEXT,
-                '`green tea` both words, `"green tea"` one behind the other, `gree*` a beginning, `-decaf` none '
-                "of it, `tea OR coffee` one of them",
+                '`green tea` matches both words, `"green tea"` the phrase, `gree*` a prefix, `tea OR coffee` '
+                "either word; `-decaf` excludes a word",
             ),
             prefix,
             *page,
             *fresh,
         ),
         "/views/{view}/subscribe": _get(
-            "The rows as `row` events between `reset` and `ready`, then every change as a `change` event",
+            "The rows as `row` events between `reset` and `ready`, then every change as a `change` event; `reset` "
+            "comes again if the view was rebuilt or the changes since the token are no longer kept",
             _events(),
             view,
-            _parameter("token", "query", _TEXT, "the `id` of the last event you have: only what came since"),
-            _parameter("Last-Event-ID", "header", _TEXT, "as `token`, and stronger: sent by browsers"),
-        ),
-        "/views/{view}/changes": _get(
-            "The view's changes as they happen, as `change` events; `reset` says: read the rows again",
-            _events(),
-            view,
-            after,
-            last_id,
+            _parameter("token", "query", _TEXT, "the `id` of the last event received: send only later changes"),
+            _parameter(
+                "Last-Event-ID", "header", _TEXT, "overrides `token`; browsers send it when they reconnect"
+            ),
         ),
         "/views/{view}/late": _get(
-            "The rows that came after their window had closed",
+            "The rows that arrived after their window had closed",
             _json(_object(view=_TEXT, rows=_list(_ref("LateRow")))),
             view,
-            _parameter("after", "query", _COUNT, "the number of the last row you have"),
+            _parameter("after", "query", _COUNT, "the number of the last row received"),
             page[0],
         ),
     }
@@ -105,16 +107,16 @@ def _view_operations() -> dict[str, Json]:
 def _page_parameters() -> list[Json]:
     return [
         _parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000}),
-        _parameter("order_by", "query", _TEXT, "columns, as `-revenue,product`; otherwise the order of the key"),
-        _parameter("descending", "query", {"type": "boolean", "default": False}, "the other way round"),
+        _parameter("order_by", "query", _TEXT, "columns, as in `-revenue,product`; defaults to the key"),
+        _parameter("descending", "query", {"type": "boolean", "default": False}, "reverse the order"),
         _parameter(
             "where",
             "query",
             _list(_TEXT),
-            "what must hold, as `amount >= 10`; operators are `=` `!=` `<` `<=` `>` `>=`, `^=` (begins so) and "
-            "`in` with a list; `null` is no value; repeat it for each",
+            "a condition, as in `amount >= 10`; operators are `=` `!=` `<` `<=` `>` `>=`, `^=` (starts with) and "
+            "`in` with a list; `null` means no value; repeat the parameter for each condition",
         ),
-        _parameter("after", "query", _TEXT, "the `next` of the answer before: the rows behind those"),
+        _parameter("after", "query", _TEXT, "the `next` of the previous response: return the rows after it"),
     ]
 
 
@@ -124,13 +126,13 @@ def _fresh_parameters() -> list[Json]:
             "at_least",
             "query",
             _TEXT,
-            "wait until the view has seen it: a position, a token, or `TOPIC:PARTITION:OFFSET`, or several",
+            "wait until the view has seen a position, a token, or `TOPIC:PARTITION:OFFSET`, or several of these",
         ),
         _parameter(
             "timeout",
             "query",
             {"type": "number", "minimum": 0, "maximum": 60, "default": 10},
-            "seconds to wait at the most; then the answer is 503",
+            "maximum number of seconds to wait; after that the response is 503",
         ),
     ]
 
@@ -239,7 +241,7 @@ def _app_schemas() -> Json:
 
 
 def _get(summary: str, content: Json, *parameters: Json) -> Json:
-    error = {"description": "What was wrong", "content": _json(_ref("Error"))}
+    error = {"description": "The error", "content": _json(_ref("Error"))}
     return {
         "summary": summary,
         "parameters": list(parameters),

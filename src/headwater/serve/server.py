@@ -1,6 +1,6 @@
-"""The HTTP server: uvicorn in a thread of our process, silent, without signal handlers, and quick to stop.
+"""The HTTP server: uvicorn in a thread of this process, without output or signal handlers, and quick to stop.
 
-The socket is bound in the caller's thread, so that a port in use is the caller's error at once.
+The socket is bound in the caller's thread, so that the caller gets an error at once if the port is in use.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from starlette.applications import Starlette
 
 from headwater.errors import ConflictError, InternalError, InvalidError
 
-_GRACE_S = 1  # for answers under way; feeds end by themselves well before
+_GRACE_S = 1  # for responses in progress; event streams end well before, when `closing` is set
 _STOP_S = 5.0
 _STARTED_POLL_S = 0.01
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class HttpServer:
-    """Serves an app that `create_app` made while the `with` block runs; port 0 takes a free one."""
+    """Serves an app made by `create_app` while the `with` block runs; port 0 takes a free port."""
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         self._app = app
@@ -43,7 +43,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where a browser on this machine finds the server."""
+        """The address of the server for a browser on this machine."""
         host = _ANY_HOST.get(self._host, self._host)
         return f"http://{_bracketed(host)}:{self._port}"
 
@@ -58,8 +58,8 @@ class HttpServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._thread is not None  # we were entered
-        # Uvicorn waits for open answers before it tells the app to end, and feeds are answers without an end.
+        assert self._thread is not None  # set by __enter__
+        # Uvicorn waits for open responses before it shuts down the app, and event streams never end on their own.
         self._app.state.closing.set()
         self._server.should_exit = True
         self._thread.join(_STOP_S)
@@ -67,32 +67,32 @@ class HttpServer:
     def _wait_until_started(self, thread: threading.Thread) -> None:
         while not self._server.started:
             if not thread.is_alive():
-                raise InternalError(f"the http server on {self.url} ended while it started")
+                raise InternalError(f"the http server on {self.url} stopped during startup")
             time.sleep(_STARTED_POLL_S)
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, that also hangs up on listeners which have stopped reading."""
+    """Uvicorn that also closes the connections of clients that have stopped reading."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)  # the loop closes an aborted connection in its next round
+        await asyncio.sleep(0)  # the event loop closes an aborted connection in its next iteration
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    where = f"{_bracketed(host)}:{port}"
+    address = f"{_bracketed(host)}:{port}"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConflictError(
-                f"cannot listen on {where}: the address is in use",
+                f"cannot listen on {address}: the address is in use",
                 hint="stop the program that uses it, or choose another port with --http (port 0 takes a free one)",
             ) from error
-        raise InvalidError(f"cannot listen on {where}: {error.strerror}") from error
+        raise InvalidError(f"cannot listen on {address}: {error.strerror}") from error
 
 
 def _bracketed(host: str) -> str:

@@ -1,13 +1,12 @@
-"""SQL over what is in different places, on DuckDB: views, topics, Parquet files and PostgreSQL in one statement.
+"""Federated SQL on DuckDB: views, topics, Parquet files and PostgreSQL tables in one statement.
 
-    revenue                  a view, as of one moment for all views of the statement
-    topic.orders             a topic's records from the first to the last: key, value, partition, offset, timestamp
-    pg.customers             a table of PostgreSQL, or pg.sales.customers
-    'out/*.parquet'          files, which DuckDB reads itself
+    revenue                  a view; all views of a statement are read as of the same moment
+    topic.orders             all records of a topic: key, value, partition, offset, timestamp
+    pg.customers             a PostgreSQL table; with its schema: pg.sales.customers
+    'out/*.parquet'          files, read by DuckDB itself
 
-What a statement names is looked up before it runs, and only that is read: whole tables, into memory. Nothing can
-be written, and DuckDB is told to load no extension from the network; that is why views and PostgreSQL are read by
-us.
+The tables that a statement names are read into memory, whole, before it runs; no others are read. Nothing can be
+written. DuckDB loads no extension from the network, which is why this module reads the views and PostgreSQL.
 """
 
 import json
@@ -38,7 +37,7 @@ _ROWS_AT_ONCE = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlSources:
-    """Where to look for what a statement names; what is None is not there."""
+    """The addresses of the view store, the log and PostgreSQL; None if there is none."""
 
     store: Path | str | None = None
     servers: str | None = None
@@ -47,19 +46,19 @@ class SqlSources:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Names of the columns, and rows as JSON carries them."""
+    """The names of the columns, and the rows as JSON values."""
 
     columns: list[str]
     rows: list[list[Any]]
 
 
 def run_sql(statement: str, places: SqlSources) -> Result:
-    """Run one statement that reads; an InvalidError says what is wrong with it."""
+    """Run one statement that only reads; raise InvalidError if it cannot be run."""
     duckdb = _duckdb()
     config = {
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
-        "python_enable_replacements": "false",  # A table is never one of our variables.
+        "python_enable_replacements": "false",  # A table name must never refer to a Python variable.
     }
     with closing(duckdb.connect(config=config)) as db:
         try:
@@ -74,13 +73,13 @@ def run_sql(statement: str, places: SqlSources) -> Result:
 
 
 def named_tables(db: "duckdb.DuckDBPyConnection", statement: str) -> set[tuple[str, ...]]:
-    """The tables that a statement names, parts apart; an InvalidError if it is not one that reads."""
+    """Return the tables that a statement names, split at dots; raise InvalidError unless it only reads."""
     ((text,),) = db.execute("select json_serialize_sql(?)", [statement]).fetchall()
     parsed = json.loads(text)
     if parsed.get("error"):
         raise InvalidError(
             f"cannot run the statement: {parsed['error_message']}",
-            hint="expected one statement that reads, as `select ... from ...`",
+            hint="give one statement that only reads, such as `select ... from ...`",
         )
     if len(parsed["statements"]) != 1:
         raise InvalidError(f"cannot run {len(parsed['statements'])} statements at once: expected one")
@@ -110,7 +109,7 @@ def _duckdb() -> Any:
 
 
 def _fill(db: "duckdb.DuckDBPyConnection", names: set[tuple[str, ...]], places: SqlSources) -> None:
-    """Put what is named where the statement looks for it."""
+    """Read the named tables and create them under these names in DuckDB."""
     for catalog, read in ((TOPICS, _read_topics), (POSTGRES, _read_postgres)):
         wanted = sorted(name for name in names if len(name) > 1 and name[0] == catalog)
         if wanted:
@@ -127,13 +126,13 @@ def _put(db: "duckdb.DuckDBPyConnection", name: Sequence[str], table: pa.Table) 
     quoted = [f'"{part.replace(chr(34), chr(34) * 2)}"' for part in name]
     if len(quoted) == 3:
         db.execute(f"create schema if not exists {'.'.join(quoted[:2])}").fetchall()
-    db.register("headwater_given", table)
-    db.execute(f"create table {'.'.join(quoted)} as select * from headwater_given").fetchall()
-    db.unregister("headwater_given")
+    db.register("headwater_input", table)
+    db.execute(f"create table {'.'.join(quoted)} as select * from headwater_input").fetchall()
+    db.unregister("headwater_input")
 
 
 def _read_views(names: Sequence[str], place: Path | str) -> Iterator[tuple[str, pa.Table]]:
-    """The views among the names; others may be files, or what the statement itself defines."""
+    """Yield the views among the names; other names may be files, or be defined by the statement itself."""
     with closing(ViewStore(place, read_only=True)) as store, store.database.snapshot() as db:
         known = {shape.name.lower(): shape for shape in store.views()}
         for name in names:
@@ -143,15 +142,13 @@ def _read_views(names: Sequence[str], place: Path | str) -> Iterator[tuple[str, 
 
 def _read_topics(names: Sequence[Sequence[str]], places: SqlSources) -> Iterator[tuple[Sequence[str], pa.Table]]:
     if places.servers is None:
-        raise InvalidError(
-            "cannot read topics: it is not said where the log is", hint="--bootstrap-servers HOST:PORT"
-        )
+        raise InvalidError("cannot read topics: no address of the log given", hint="--bootstrap-servers HOST:PORT")
     with Client(places.servers) as client:
         known = client.topics()
         for name in names:
             topic = ".".join(name[1:])
             if topic not in known:
-                raise InvalidError(f"there is no topic {topic!r} at {places.servers}; quote names that have dots")
+                raise InvalidError(f"there is no topic {topic!r} at {places.servers}; quote names with dots")
             yield name, _read_topic(client, [TopicPartition(topic, n) for n in known[topic].leaders])
 
 
@@ -161,9 +158,9 @@ def _read_topic(client: Client, partitions: Sequence[TopicPartition]) -> pa.Tabl
     for partition in partitions:
         at = start[partition]
         while at < end[partition]:
-            data, behind = client.read(partition, at)
+            data, next_offset = client.read(partition, at)
             batches.append(to_arrow(data, partition, at, end[partition]))
-            at = behind
+            at = next_offset
     found = pa.Table.from_batches(batches).select(["key", "value", "partition", "offset", "timestamp"])
     for number, name in enumerate(("key", "value")):
         found = found.set_column(number, name, _text(found.column(name)))
@@ -171,7 +168,7 @@ def _read_topic(client: Client, partitions: Sequence[TopicPartition]) -> pa.Tabl
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text, if all of it is."""
+    """Return the column as text if every value is valid UTF-8, otherwise unchanged."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -181,7 +178,7 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _read_postgres(names: Sequence[Sequence[str]], places: SqlSources) -> Iterator[tuple[Sequence[str], pa.Table]]:
     if places.postgres is None:
         raise InvalidError(
-            "cannot read tables of PostgreSQL: it is not said where it is",
+            "cannot read PostgreSQL tables: no address of PostgreSQL given",
             hint="--pg postgresql://USER@HOST/DATABASE, or HEADWATER_PG",
         )
     from psycopg import sql
@@ -196,11 +193,11 @@ def _read_postgres(names: Sequence[Sequence[str]], places: SqlSources) -> Iterat
                 connection.cursor("headwater_sql") as cursor,
             ):
                 cursor.execute(select)
-                found = _fetched(cursor)
+                found = _fetch(cursor)
             yield name, found
 
 
-def _fetched(cursor: Any) -> pa.Table:
+def _fetch(cursor: Any) -> pa.Table:
     names = [column.name for column in cursor.description]
     columns: list[list[Any]] = [[] for _ in names]
     while rows := cursor.fetchmany(_ROWS_AT_ONCE):
@@ -210,7 +207,7 @@ def _fetched(cursor: Any) -> pa.Table:
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    """The values as Arrow takes them; what it has no type for, an address for instance, as text."""
+    """Return the values as an Arrow array; values without an Arrow type, such as network addresses, as text."""
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):

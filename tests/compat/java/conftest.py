@@ -1,6 +1,6 @@
-"""Java's clients in the version inside Spark's connector and in the newest.
+"""Java's clients, in the version of Spark's connector and in the newest version.
 
-The jars come from Maven by their coordinates, into ~/.cache/headwater; without java or mvn the tests are skipped.
+Maven downloads the jars into ~/.cache/headwater; without java or mvn the tests are skipped.
 """
 
 import os
@@ -16,7 +16,7 @@ from headwater.transmit.client.client import Client
 
 VERSIONS = ("3.9.2", "4.3.1")
 EVERY_VERSION = "HEADWATER_EVERY_VERSION" in os.environ
-"""Set by `./dev compat java`; a whole run of the tests has no time for it."""
+"""Set by `./dev compat java`; too slow for a normal run of the tests."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headwater"
 MAVEN_WAIT_S = 600
 POM = (
@@ -28,7 +28,7 @@ MISSING = [program for program in ("java", "mvn") if shutil.which(program) is No
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Kafka's tools are run in all versions, our slow programs in the newest, unless all are asked for."""
+    """Run Kafka's tools in all versions, and our slow programs only in the newest, unless all are wanted."""
     if "version" not in metafunc.fixturenames:
         return
     if any(mark.args[0] == "version" for mark in metafunc.definition.iter_markers("parametrize")):
@@ -39,13 +39,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def version(request: pytest.FixtureRequest) -> str:
-    """The version of Kafka's jars."""
+    """Version of Kafka's jars."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def jars(version: str) -> Path:
-    """The folder of kafka-clients, kafka-tools and what they need."""
+    """The folder of kafka-clients, kafka-tools and their dependencies."""
     if MISSING:
         pytest.skip(f"not on the PATH: {', '.join(MISSING)}")
     folder = CACHE / f"kafka-tools-{version}"
@@ -63,7 +63,7 @@ def jars(version: str) -> Path:
 
 @pytest.fixture(scope="session")
 def java(jars: Path) -> list[str]:
-    """The beginning of a command; as for Spark in tests, a program ends before good code would pay off."""
+    """The start of a command line, without optimized compilation: programs end before it would pay off."""
     return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{jars}/*"]
 
 

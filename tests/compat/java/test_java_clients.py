@@ -1,4 +1,4 @@
-"""Java's clients by Kafka's own verifying tools."""
+"""Java's clients, run by Kafka's own verification tools."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ Tool = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def tool(java: list[str]) -> Tool:
-    """Runs a tool of that version of Kafka."""
+    """Runs a tool of this version of Kafka."""
 
     def run(name: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
         command = [*java, f"org.apache.kafka.tools.{name}", *map(str, arguments)]
@@ -28,7 +28,7 @@ def tool(java: list[str]) -> Tool:
 
 
 def events(output: str) -> list[dict[str, Any]]:
-    """What a tool tells, a JSON object a line, between lines of its log."""
+    """Return the JSON objects that a tool prints, one per line, among lines of its log."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
@@ -68,8 +68,8 @@ def test_a_group_reads_every_record_once(tool: Tool, servers: str, topic: str, a
     assert all(commit["success"] for commit in commits)
 
 
-@pytest.mark.parametrize("version", ["4.3.1"], indirect=True)  # older ones have no share consumer
-def test_a_share_consumer_takes_every_record_once(tool: Tool, servers: str, topic: str) -> None:
+@pytest.mark.parametrize("version", ["4.3.1"], indirect=True)  # older versions have no share consumer
+def test_a_share_consumer_accepts_every_record_once(tool: Tool, servers: str, topic: str) -> None:
     to = ("--bootstrap-server", servers, "--topic", topic)
     assert tool("VerifiableProducer", *to, "--max-messages", RECORDS).returncode == 0
     group = ("--group-id", "workers", "--max-messages", RECORDS, "--offset-reset-strategy", "earliest")
@@ -85,12 +85,12 @@ def test_a_share_consumer_takes_every_record_once(tool: Tool, servers: str, topi
     with Client(servers) as client:
         starts = group_client.share_starts(client, "workers").values()
         assert [start.lag_records for start in starts] == [0, 0, 0]
-        # It has closed its session and left; nobody is in the group any more.
+        # The consumer has closed its session and left; the group is empty.
         assert group_client.members(client, group_client.find_group(client, "workers")) == []
 
 
-@pytest.mark.parametrize("compression", ["snappy", "lz4"])  # those that Java frames in its own way
-def test_java_reads_what_the_broker_compressed(tool: Tool, servers: str, compression: str) -> None:
+@pytest.mark.parametrize("compression", ["snappy", "lz4"])  # Java frames these in a special format
+def test_java_reads_records_that_the_broker_compressed(tool: Tool, servers: str, compression: str) -> None:
     topic = f"stored-as-{compression}"
     with Client(servers) as client:
         client.create_topic(topic, partitions=3, configs={"compression.type": compression})

@@ -1,6 +1,6 @@
-"""Java programs of ours, which use what Kafka's tools do not: transactions, queues, the consumer protocol.
+"""Java programs for features that Kafka's tools do not use: transactions, queues, the consumer protocol.
 
-They are run from their source, so that needs a JDK: with a mere JRE the tests are skipped.
+They run from source, which needs a JDK: with only a JRE the tests are skipped.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from headwater.transmit.client.client import Client
 WAIT_S = 240
 PROGRAMS = Path(__file__).parent
 
-pytestmark = pytest.mark.skipif(shutil.which("javac") is None, reason="not on the PATH: javac, that is a JDK")
+pytestmark = pytest.mark.skipif(shutil.which("javac") is None, reason="javac (a JDK) is not on the PATH")
 
 Program = Callable[..., list[str]]
 
@@ -26,7 +26,7 @@ def compat(feature: str) -> pytest.MarkDecorator:
 
 @pytest.fixture
 def program(java: list[str]) -> Program:
-    """Runs a program with that version of the client, and gives back the lines that it prints."""
+    """Runs a program with this version of the client, and returns the lines that it prints."""
 
     def run(name: str, *arguments: str) -> list[str]:
         command = [*java, str(PROGRAMS / f"{name}.java"), *arguments]
@@ -40,7 +40,7 @@ def program(java: list[str]) -> Program:
 @compat("records with key, headers, time and null values")
 @compat("compression: gzip, snappy, lz4, zstd")
 @compat("reading from any offset")
-def test_records_come_back_as_they_were_sent(program: Program, servers: str, topic: str) -> None:
+def test_records_are_read_as_they_were_sent(program: Program, servers: str, topic: str) -> None:
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     found = [f"{2 * n} {codec} 1000 key 1000" for n, codec in enumerate(codecs)]
     tombstones = [f"{2 * n + 1} {codec} 2000 key null" for n, codec in enumerate(codecs)]
@@ -51,7 +51,7 @@ def test_records_come_back_as_they_were_sent(program: Program, servers: str, top
 @compat("topics: create, grow, delete")
 @compat("configs: describe and change")
 @compat("deleting records")
-def test_topics_and_their_configs_are_looked_after(program: Program, servers: str, topic: str) -> None:
+def test_topics_and_their_configs_are_managed(program: Program, servers: str, topic: str) -> None:
     assert program("Basics", servers, topic, "admin") == [
         "partitions 3",
         "retention.ms 5000",
@@ -72,7 +72,7 @@ def test_readers_see_what_their_isolation_allows(program: Program, servers: str,
 
 
 @compat("transactions: zombies are fenced")
-def test_a_zombie_is_fenced_and_what_it_wrote_is_aborted(program: Program, servers: str, topic: str) -> None:
+def test_a_zombie_is_fenced_and_its_transaction_is_aborted(program: Program, servers: str, topic: str) -> None:
     found = program("Transactions", servers, topic, "fencing")
     assert found == ["fenced ProducerFencedException", "read_committed [heir]"]
 
@@ -89,33 +89,33 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
 
 
 @compat("the new consumer protocol (KIP-848)")
-def test_members_share_and_take_over_by_the_consumer_protocol(program: Program, servers: str, topic: str) -> None:
+def test_members_share_and_take_over_in_the_consumer_protocol(program: Program, servers: str, topic: str) -> None:
     found = program("Members", servers, topic, "consumer")
     assert found == ["shared true", "taken over true", "seen 60, at most 1 times"]
 
 
 @compat("classic groups: sharing, taking over, committing")
-def test_members_share_and_take_over_by_the_classic_protocol(program: Program, servers: str, topic: str) -> None:
+def test_members_share_and_take_over_in_the_classic_protocol(program: Program, servers: str, topic: str) -> None:
     found = program("Members", servers, topic, "classic")
     assert found == ["shared true", "taken over true", "seen 60, at most 1 times"]
 
 
 class TestQueues:
-    """Those of the newer client: the older one has no share consumer."""
+    """Queues with the newer client: the older one has no share consumer."""
 
     pytestmark = pytest.mark.parametrize("version", ["4.3.1"], indirect=True, scope="session")
 
     @compat("queues: accept, each record once")
-    def test_every_record_is_taken_once(self, program: Program, servers: str, topic: str) -> None:
+    def test_every_record_is_accepted_once(self, program: Program, servers: str, topic: str) -> None:
         assert program("Queue", servers, topic, "sharing") == ["seen 30, at most Optional[1] times"]
 
     @compat("queues: release and reject, with a delivery count")
-    def test_each_answer_has_its_effect(self, program: Program, servers: str, topic: str) -> None:
+    def test_each_acknowledgement_type_has_its_effect(self, program: Program, servers: str, topic: str) -> None:
         found = program("Queue", servers, topic, "answers")
         assert found == ["deliveries {0=[1], 1=[1, 2], 2=[1], 3=[1, 2, 3]}"]
 
     @compat("queues: locks that time out")
-    def test_what_a_silent_member_holds_goes_to_another(self, program: Program, servers: str) -> None:
+    def test_records_of_a_silent_member_go_to_another(self, program: Program, servers: str) -> None:
         with Client(servers) as client:
             client.create_topic("jobs", partitions=1)
         found = program("Queue", servers, "jobs", "timeout")

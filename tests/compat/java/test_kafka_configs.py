@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,10 @@ from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
 from headwater.transmit.client.quotas import list_quotas
 from headwater.transmit.quotas import DEFAULT, Entity
+from support import brokers
 
 VERSION = "4.3.1"
 WAIT_S = 120
-BENCH = Path(__file__).parents[3] / "bench"
 MISSING = [program for program in ("java", "mvn") if shutil.which(program) is None]
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not on the PATH: {', '.join(MISSING)}")
@@ -24,10 +23,7 @@ Configs = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def kafka_configs() -> Configs:
-    """The class behind kafka-configs.sh, from the jars that the benchmarks use, too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCH))
-        import _brokers as brokers
+    """Runs the class of kafka-configs.sh, from the jars that the benchmarks also use."""
     try:
         jars = brokers.kafka_jars(VERSION)
     except SystemExit as error:
@@ -47,9 +43,9 @@ def test_quotas_are_set_listed_and_removed(kafka_configs: Configs, broker: Broke
         return done.stdout
 
     loader = ("--entity-type", "clients", "--entity-name", "loader")
-    everybody = ("--entity-type", "users", "--entity-default")
+    all_users = ("--entity-type", "users", "--entity-default")
     configs("--alter", "--add-config", "producer_byte_rate=1024,consumer_byte_rate=2048", *loader)
-    configs("--alter", "--add-config", "request_percentage=50", *everybody, *loader)
+    configs("--alter", "--add-config", "request_percentage=50", *all_users, *loader)
     assert "consumer_byte_rate=2048.0, producer_byte_rate=1024.0" in configs("--describe", *loader)
     assert "request_percentage=50.0" in configs("--describe", "--entity-type", "users", "--entity-type", "clients")
     configs("--alter", "--delete-config", "consumer_byte_rate", *loader)

@@ -1,9 +1,8 @@
-"""A pytest plugin in whose presence kafka-python's own integration tests run against the broker at KAFKA_URI.
+"""A pytest plugin that runs kafka-python's own integration tests against the broker at KAFKA_URI.
 
-The sdist has the tests, but neither `test/__init__.py` nor `test/service.py`, which starts Apache Kafka. Here the
-package `test` is made from the folder, and the service is one that is running already. Loaded with `-p`, in the
-sdist's folder; it is told all else by the environment variables that the tests know: KAFKA_URI, KAFKA_VERSION and
-KAFKA_ROOT.
+The sdist contains the tests, but neither `test/__init__.py` nor `test/service.py`, which starts Apache Kafka. This
+plugin creates the package `test` from the folder, with a service that is already running. Load it with `-p` in the
+sdist's folder. The tests read the environment variables KAFKA_URI, KAFKA_VERSION and KAFKA_ROOT.
 """
 
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 
 class ExternalService:
-    """The broker that runs already: there is nothing to start, to stop or to show of it."""
+    """A broker that is already running: it cannot be started or stopped, and has no logs to dump."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
@@ -33,11 +32,11 @@ class ExternalService:
 
 
 class SpawnedService:
-    """What a test would start by itself, which is Apache Kafka in another setting: TLS or SASL."""
+    """An Apache Kafka that a test would start itself, with TLS or SASL; not supported here."""
 
     def __init__(self, *arguments: Any) -> None:
         raise RuntimeError(
-            "this test starts an Apache Kafka of its own, with a transport that Headwater does not have"
+            "this test starts its own Apache Kafka with TLS or SASL, which Headwater does not support"
         )
 
 
@@ -48,6 +47,6 @@ def _module(name: str, **names: Any) -> types.ModuleType:
     return module
 
 
-# Without __init__.py Python would take its own package `test` instead.
+# Without __init__.py, Python would import its own package `test` instead.
 _module("test", __path__=[str(Path.cwd() / "test")])
 _module("test.service", ExternalService=ExternalService, SpawnedService=SpawnedService)

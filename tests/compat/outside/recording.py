@@ -1,7 +1,8 @@
-"""A pytest plugin that writes down what the tests in tests/compat show of which client: `--compat-report FILE`.
+"""A pytest plugin that records which features of which clients tests/compat covers: `--compat-report FILE`.
 
-A test says it with `@pytest.mark.compat(feature, client=...)`. Without a client it is the one its parameters begin
-with; "Java" becomes the version that the test is run with. With --collect-only it is written what would be shown.
+A test declares them with `@pytest.mark.compat(feature, client=...)`. Without `client`, it is the client with whose
+name the test's parameters begin; "Java" becomes the version that the test runs with. With --collect-only, the
+report lists the features without running the tests.
 """
 
 import importlib.metadata
@@ -58,37 +59,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Recorder:
-    """Keeps, for each client and feature, how the tests of it ended."""
+    """Records the results of tests by client and feature."""
 
     def __init__(self, report: Path) -> None:
         self._report = report
-        self._shows: dict[str, list[tuple[str, str]]] = {}
-        self._ends: dict[str, str] = {}
+        self._features: dict[str, list[tuple[str, str]]] = {}
+        self._states: dict[str, str] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
-            self._shows[item.nodeid] = list(shown(item))
+            self._features[item.nodeid] = list(features_of(item))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        worse = {"passed": 0, "skipped": 1, "failed": 2}
-        known = self._ends.get(report.nodeid, "passed")
-        self._ends[report.nodeid] = max(known, report.outcome, key=worse.__getitem__)
+        severity = {"passed": 0, "skipped": 1, "failed": 2}
+        known = self._states.get(report.nodeid, "passed")
+        self._states[report.nodeid] = max(known, report.outcome, key=severity.__getitem__)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         tests = [
-            {"test": test, "client": client, "feature": feature, "state": self._ends.get(test, "collected")}
-            for test, pairs in self._shows.items()
+            {"test": test, "client": client, "feature": feature, "state": self._states.get(test, "collected")}
+            for test, pairs in self._features.items()
             for client, feature in pairs
         ]
         self._report.write_text(json.dumps({"versions": versions(), "tests": tests}))
 
 
-def shown(item: pytest.Item) -> Iterator[tuple[str, str]]:
-    """The clients and features of a test."""
+def features_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
+    """Yield the clients and features that a test covers."""
     for mark in item.iter_markers("compat"):
         (feature,) = mark.args
         if feature not in FEATURES:
-            raise pytest.UsageError(f"{item.nodeid} shows {feature!r}, which is not in FEATURES of {__file__}")
+            raise pytest.UsageError(f"{item.nodeid} covers {feature!r}, which is not in FEATURES of {__file__}")
         yield _client(item, mark.kwargs.get("client")), feature
 
 
@@ -102,9 +103,9 @@ def _client(item: Any, named: str | None) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the clients that are installed."""
+    """Return the versions of the installed clients."""
     found = {client: importlib.metadata.version(client) for client in PYTHON_CLIENTS}
     if shutil.which("kcat"):
-        said = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=False).stdout
-        found["kcat"] = said.partition("Version ")[2].split()[0]
+        output = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=False).stdout
+        found["kcat"] = output.partition("Version ")[2].split()[0]
     return found

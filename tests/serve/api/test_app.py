@@ -20,7 +20,7 @@ INSTANT = pa.timestamp("us", tz="UTC")
 WINDOW = pa.struct([("start", INSTANT), ("end", INSTANT)])
 
 
-def test_status_is_what_the_other_addresses_say(shop, caller):
+def test_status_contains_what_the_other_addresses_return(shop, caller):
     shop.sell(("tea", 0, 3.5))
     shop.facts.add("revenue", {"state": "running", "batchId": 0}, at_ms=1)
     shop.readers = [GroupLag(name="readers", kind="classic", state="Empty", positions={})]
@@ -39,22 +39,22 @@ def test_every_route_is_described(shop, caller):
     assert description["openapi"].startswith("3.1")
 
 
-def test_topics_tell_sizes(shop, caller):
+def test_topics_have_sizes(shop, caller):
     shop.topics.sample()
-    _, answer = caller.get("/api/v1/topics")
-    [orders] = answer["topics"]
+    _, body = caller.get("/api/v1/topics")
+    [orders] = body["topics"]
     assert (orders["name"], orders["partitions"], orders["records"], orders["stale"]) == ("orders", 2, 30, False)
     assert orders["partitionOffsets"][1] == {"partition": 1, "startOffset": 5, "endOffset": 25}
 
 
-def test_groups_tell_their_lag_and_what_they_may_lose(shop, caller):
+def test_groups_have_their_lag_and_the_records_at_risk(shop, caller):
     near = GroupPosition(offset=4, end=10, lag_records=6, at_risk_records=3)
     unknown = GroupPosition(offset=5, end=25, lag_records=20, at_risk_records=None)
-    places = {TopicPartition("orders", 1): unknown, TopicPartition("orders", 0): near}
-    shop.readers = [GroupLag(name="slow", kind="classic", state="Empty", positions=places)]
+    positions = {TopicPartition("orders", 1): unknown, TopicPartition("orders", 0): near}
+    shop.readers = [GroupLag(name="slow", kind="classic", state="Empty", positions=positions)]
     shop.groups.sample()
-    _, answer = caller.get("/api/v1/groups")
-    [slow] = answer["groups"]
+    _, body = caller.get("/api/v1/groups")
+    [slow] = body["groups"]
     assert (slow["name"], slow["type"], slow["state"]) == ("slow", "classic", "Empty")
     assert (slow["lagRecords"], slow["atRiskRecords"]) == (26, 3)
     assert slow["positions"] == [
@@ -63,16 +63,16 @@ def test_groups_tell_their_lag_and_what_they_may_lose(shop, caller):
     ]
 
 
-def test_groups_stay_as_they_were_while_the_log_is_silent(shop, caller):
-    def silent():
-        raise UnavailableError("the log is away")
+def test_groups_are_kept_while_the_log_is_unavailable(shop, caller):
+    def unavailable():
+        raise UnavailableError("the log is unavailable")
 
     shop.readers = [GroupLag(name="slow", kind="classic", state="Empty", positions={})]
     shop.groups.sample()
-    shop.groups._read_groups = silent
+    shop.groups._read_groups = unavailable
     shop.groups.sample()
-    _, answer = caller.get("/api/v1/groups")
-    assert [group["name"] for group in answer["groups"]] == ["slow"]
+    _, body = caller.get("/api/v1/groups")
+    assert [group["name"] for group in body["groups"]] == ["slow"]
 
 
 def test_an_app_without_a_log_has_no_topics(shop, caller):
@@ -97,8 +97,8 @@ def test_pipeline_takes_each_number_from_the_newest_fact_that_has_it(shop, calle
     shop.facts.add("revenue", first, at_ms=2000)
     shop.facts.add("revenue", {"state": "running", "batchId": 4, "behindRecords": 0}, at_ms=3000)
     shop.facts.add("revenue", {"state": "failed", "error": "no such column"}, at_ms=4000)
-    _, answer = caller.get("/api/v1/pipelines")
-    assert answer["pipelines"] == [
+    _, body = caller.get("/api/v1/pipelines")
+    assert body["pipelines"] == [
         {
             "name": "revenue",
             "state": "failed",
@@ -128,7 +128,7 @@ def test_infinite_rate_is_left_out(shop, caller):
     assert pipeline["processedRowsPerSecond"] == 5.0
 
 
-def test_pipeline_forgets_an_error_once_it_runs_again(shop, caller):
+def test_pipeline_has_no_error_after_a_restart(shop, caller):
     shop.facts.add("revenue", {"state": "failed", "error": "no such column"}, at_ms=1)
     shop.facts.add("revenue", {"state": "starting"}, at_ms=2)
     [pipeline] = caller.get("/api/v1/pipelines")[1]["pipelines"]
@@ -142,7 +142,7 @@ def test_pipeline_history_is_the_last_sixty_batches(shop, caller):
     assert [point["batchId"] for point in pipeline["history"]] == list(range(10, 70))
 
 
-def test_views_tell_shape_size_and_position(shop, caller):
+def test_views_have_shape_size_and_position(shop, caller):
     shop.sell(("tea", 0, 3.5), ("coffee", 0, 4.0))
     shop.sell(("tea", 0, 7.0))
     [view] = caller.get("/api/v1/views")[1]["views"]
@@ -154,9 +154,9 @@ def test_rows_by_key_order_and_limit(shop, caller):
     shop.sell(("tea", 0, 3.5), ("coffee", 0, 9.0), ("tea", 1, 1.0))
 
     def revenues(query: str) -> list[float]:
-        status, answer = caller.get(f"/api/v1/views/revenue/rows{query}")
-        assert (status, answer["view"], answer["position"]) == (200, "revenue", 3)
-        return [row["revenue"] for row in answer["rows"]]
+        status, body = caller.get(f"/api/v1/views/revenue/rows{query}")
+        assert (status, body["view"], body["position"]) == (200, "revenue", 3)
+        return [row["revenue"] for row in body["rows"]]
 
     assert revenues("") == [9.0, 3.5, 1.0]
     assert revenues("?key=tea") == [3.5, 1.0]
@@ -167,8 +167,8 @@ def test_rows_by_key_order_and_limit(shop, caller):
 
 def test_rows_of_a_key_with_a_slash(shop, caller):
     shop.sell(("tea/green", 0, 3.5), ("tea", 0, 1.0))
-    status, answer = caller.get("/api/v1/views/revenue/rows/tea%2Fgreen")
-    assert (status, [row["revenue"] for row in answer["rows"]]) == (200, [3.5])
+    status, body = caller.get("/api/v1/views/revenue/rows/tea%2Fgreen")
+    assert (status, [row["revenue"] for row in body["rows"]]) == (200, [3.5])
 
 
 def test_rows_of_a_whole_key(shop, caller):
@@ -190,7 +190,8 @@ def test_rows_of_a_whole_key(shop, caller):
     ("path", "code", "message"),
     [
         ("/api/v1/views/nope/rows", 404, "there is no view 'nope'; there are: revenue"),
-        ("/api/v1/views/nope/changes", 404, "there is no view 'nope'; there are: revenue"),
+        ("/api/v1/views/nope/subscribe", 404, "there is no view 'nope'; there are: revenue"),
+        ("/api/v1/views/revenue/changes", 404, "GET /api/v1/views/revenue/changes: not found"),
         ("/api/v1/views/revenue/rows/water", 404, "view 'revenue' has no row whose key starts with ['water']"),
         ("/api/v1/nope", 404, "GET /api/v1/nope: not found"),
         ("/api/v1/views/revenue/rows?limit=0", 400, "limit must be a whole number from 1 to 10000, not '0'"),
@@ -202,29 +203,29 @@ def test_rows_of_a_whole_key(shop, caller):
             "view 'revenue' has no column 'price'; it has: product, window, revenue",
         ),
         (
-            "/api/v1/views/revenue/changes?after=-1",
+            "/api/v1/views/revenue/late?after=-1",
             400,
             f"after must be a whole number from 0 to {2**63 - 1}, not '-1'",
         ),
     ],
 )
-def test_errors_say_what_is_wrong(caller, path, code, message):
-    status, answer = caller.get(path)
-    assert (status, answer["error"]["message"]) == (code, message)
+def test_error_messages(caller, path, code, message):
+    status, body = caller.get(path)
+    assert (status, body["error"]["message"]) == (code, message)
 
 
 def test_too_many_key_values(caller):
-    status, answer = caller.get("/api/v1/views/revenue/rows?key=a&key=b&key=c")
+    status, body = caller.get("/api/v1/views/revenue/rows?key=a&key=b&key=c")
     assert status == 400
-    assert "its key has 2 columns (product, window)" in answer["error"]["message"]
+    assert "its key has 2 columns (product, window)" in body["error"]["message"]
 
 
-def test_our_own_mistakes_are_logged_and_not_shown(shop, caller, caplog):
+def test_internal_errors_are_logged_and_not_shown(shop, caller, caplog):
     shop.facts.add("revenue", {"durationMs": "not a mapping"}, at_ms=1)
     with caplog.at_level(logging.ERROR):
-        status, answer = caller.get("/api/v1/pipelines")
-    assert (status, answer["error"]["message"]) == (500, "the server made a mistake; its log says more")
-    assert "cannot answer GET /api/v1/pipelines" in caplog.text
+        status, body = caller.get("/api/v1/pipelines")
+    assert (status, body["error"]["message"]) == (500, "internal server error; see the log of the app")
+    assert "cannot handle GET /api/v1/pipelines" in caplog.text
 
 
 def test_late_rows_of_a_view(shop, caller):
@@ -270,9 +271,9 @@ def test_late_rows_of_a_view(shop, caller):
 def test_facts_of_a_pipeline_by_kind(shop, caller):
     shop.facts.add("revenue", {"state": "running", "batchId": 3}, at_ms=1)
     shop.facts.add("revenue", {"batchId": 3, "operators": {}}, at_ms=2, kind=FactKind.OPERATORS)
-    _, answer = caller.get("/api/v1/pipelines/revenue/facts?kind=operators")
-    assert answer["facts"] == [{"sequence": 1, "atMs": 2, "batchId": 3, "operators": {}}]
-    _, answer = caller.get("/api/v1/pipelines/revenue/facts")
-    assert answer["facts"] == [{"sequence": 1, "atMs": 1, "batchId": 3, "state": "running"}]
+    _, body = caller.get("/api/v1/pipelines/revenue/facts?kind=operators")
+    assert body["facts"] == [{"sequence": 1, "atMs": 2, "batchId": 3, "operators": {}}]
+    _, body = caller.get("/api/v1/pipelines/revenue/facts")
+    assert body["facts"] == [{"sequence": 1, "atMs": 1, "batchId": 3, "state": "running"}]
     assert caller.get("/api/v1/pipelines/revenue/facts?kind=gossip")[0] == 400
     assert caller.get("/api/v1/pipelines/costs/facts")[0] == 404

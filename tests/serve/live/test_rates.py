@@ -1,4 +1,4 @@
-"""Rates of topics, by a clock that the test moves."""
+"""Rates of topics, with a manual clock."""
 
 import threading
 
@@ -13,7 +13,7 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 class Log:
-    """Offsets that the test sets, or an error."""
+    """A log whose offsets or error the test sets."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(start_ms=5_000)
@@ -32,7 +32,7 @@ class Log:
         self.rates.sample()
 
 
-def test_nothing_is_known_before_the_first_sample():
+def test_no_topics_before_the_first_sample():
     assert Log().rates.topics() == []
 
 
@@ -63,7 +63,7 @@ def test_a_new_partition_counts_from_its_start():
     assert (a.records_per_second, b.records_per_second) == (15.0, 30.0)
 
 
-def test_a_topic_made_again_does_not_flow_backwards():
+def test_rate_of_a_recreated_topic_is_not_negative():
     log = Log()
     log.sample({A0: (0, 100)})
     log.sample({A0: (0, 3)})
@@ -77,8 +77,8 @@ def test_a_minute_of_history_is_kept():
     assert len(log.rates.topics()[0].history) == 60
 
 
-@pytest.mark.parametrize("error", [UnavailableError("the broker is away"), ConnectionRefusedError()])
-def test_errors_keep_the_last_values_and_call_them_stale(error):
+@pytest.mark.parametrize("error", [UnavailableError("the broker is unavailable"), ConnectionRefusedError()])
+def test_errors_keep_the_last_values_and_mark_them_as_stale(error):
     log = Log()
     log.sample({A0: (0, 10)})
     log.error = error
@@ -91,7 +91,7 @@ def test_errors_keep_the_last_values_and_call_them_stale(error):
     assert (topic.records, topic.stale, topic.records_per_second) == (12, False, 1.0)
 
 
-def test_values_grow_stale_when_a_sample_hangs():
+def test_values_become_stale_when_a_sample_hangs():
     log = Log()
     log.sample({A0: (0, 10)})
     log.clock.advance(6)
@@ -106,7 +106,7 @@ def test_two_samples_at_one_instant_are_one():
     assert (topic.records, topic.records_per_second) == (12, None)
 
 
-def test_sampling_starts_at_once_and_ends_with_the_block():
+def test_sampling_starts_immediately_and_ends_with_the_block():
     sampled = threading.Event()
 
     def read() -> dict[TopicPartition, tuple[int, int]]:

@@ -21,8 +21,8 @@ from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.records.batch import decode_batch, walk
+from support.postgres import PostgresServer
 from tests.spark.run_pipeline import run_once
-from torture.postgres import PostgresServer
 
 SCHEMA = "product string, amount double, at timestamp"
 

@@ -12,7 +12,7 @@ from headwater.store.databases.postgres import hide_password, split_schema
 from headwater.store.location import find_store, note_store
 from headwater.store.shapes import ViewShape
 from headwater.store.views import ViewStore
-from torture.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 SHAPE = ViewShape(name="v", key=("k",), columns=(Column("k", "string"), Column("what? 100%", "bigint")))
 OpenStore = Callable[..., ViewStore]

@@ -13,7 +13,7 @@ from headwater.transmit.log.archive import copy_to_archive, link_to_archive
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.records.batch import check_batches, encode_batch
 from headwater.transmit.topics.topics import Partition
-from torture.disk import Disk
+from support.disk import Disk
 
 SMALL = LogSettings(segment_bytes=300)
 NAME = TopicPartition("orders", 0)

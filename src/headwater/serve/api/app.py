@@ -1,7 +1,7 @@
-"""JSON over HTTP, under `/api/v1`: one small function per address, and one place where errors become answers.
+"""The HTTP API under `/api/v1`: one small function per address, and one mapping of errors to responses.
 
 Handlers that read the stores are plain functions, so Starlette runs each in a worker thread. The server sets
-`app.state.closing` when it stops, and the feeds, which have no other end, end then.
+`app.state.closing` when it stops, which ends the event streams.
 """
 
 import logging
@@ -31,7 +31,7 @@ from headwater.serve.api.status import (
     read_views,
 )
 from headwater.serve.api.view_queries import ROWS_DEFAULT, ROWS_MAX, integer, question_of, wait_until_seen
-from headwater.serve.live.events import follow_status, follow_view
+from headwater.serve.live.events import follow_status
 from headwater.serve.live.group_lag import SAMPLE_EVERY_S as GROUPS_EVERY_S
 from headwater.serve.live.rates import sampling
 from headwater.serve.live.subscriptions import Hub
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotFoundError(InvalidError):
-    """The address names nothing."""
+    """Raised for the name of a view, pipeline or row that does not exist."""
 
 
 _STATUS_CODES: dict[type[HeadwaterError], int] = {
@@ -61,7 +61,7 @@ _STATUS_CODES: dict[type[HeadwaterError], int] = {
 
 
 def create_app(sources: ApiContext, *, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:
-    """Make the HTTP app that answers from `sources`; while it runs, it samples the log."""
+    """Return the HTTP app that reads from `sources`; while it runs, it samples the log."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -76,9 +76,9 @@ def create_app(sources: ApiContext, *, extra_routes: Sequence[BaseRoute] = ()) -
         routes=[*_api_routes(), *extra_routes],
         lifespan=lifespan,
         exception_handlers={
-            HeadwaterError: _answer_error,
-            HTTPException: _answer_http_error,
-            Exception: _answer_unexpected,
+            HeadwaterError: _headwater_error,
+            HTTPException: _http_error,
+            Exception: _unexpected_error,
         },
     )
     app.state.sources = sources
@@ -101,7 +101,6 @@ def _api_routes() -> list[Route]:
         Route(f"{_ROOT}/views/{{view}}/rows/{{key:path}}", _rows_of_key),
         Route(f"{_ROOT}/views/{{view}}/search", _search),
         Route(f"{_ROOT}/views/{{view}}/subscribe", _subscribe),
-        Route(f"{_ROOT}/views/{{view}}/changes", _changes),
         Route(f"{_ROOT}/views/{{view}}/late", _late),
     ]
 
@@ -130,25 +129,25 @@ def _pipelines(request: Request) -> Response:
 
 
 def _facts(request: Request) -> Response:
-    facts, name, asked = _sources(request).facts, request.path_params["pipeline"], request.query_params
+    facts, name, parameters = _sources(request).facts, request.path_params["pipeline"], request.query_params
     known = facts.queries()
     if name not in known:
         raise NotFoundError(f"there is no pipeline {name!r}; there are: {', '.join(known) or 'none yet'}")
-    kind = asked.get("kind", FactKind.BATCH)
+    kind = parameters.get("kind", FactKind.BATCH)
     if kind not in list(FactKind):
         raise InvalidError(f"kind must be one of {', '.join(FactKind)}, not {kind!r}")
-    limit = integer("limit", asked.get("limit", str(FACTS_KEPT)), smallest=1, largest=FACTS_KEPT)
+    limit = integer("limit", parameters.get("limit", str(FACTS_KEPT)), smallest=1, largest=FACTS_KEPT)
     found = facts.latest(name, kind=FactKind(kind), limit=limit)
     bodies = [{"sequence": fact.sequence, "atMs": fact.at_ms, **fact.body} for fact in found]
     return JSONResponse({"pipeline": name, "kind": kind, "facts": bodies})
 
 
 def _late(request: Request) -> Response:
-    shape, asked = _shape(request), request.query_params
+    shape, parameters = _shape(request), request.query_params
     rows = _sources(request).views.late_rows(
         shape.name,
-        after=integer("after", asked.get("after", "0"), smallest=0),
-        limit=integer("limit", asked.get("limit", str(ROWS_DEFAULT)), smallest=1, largest=ROWS_MAX),
+        after=integer("after", parameters.get("after", "0"), smallest=0),
+        limit=integer("limit", parameters.get("limit", str(ROWS_DEFAULT)), smallest=1, largest=ROWS_MAX),
     )
     return JSONResponse({"view": shape.name, "rows": [describe_late(row) for row in rows]})
 
@@ -171,14 +170,15 @@ async def _rows_of_key(request: Request) -> Response:
 
 async def _search(request: Request) -> Response:
     if "q" not in request.query_params:
-        raise InvalidError("cannot search without words: give them as q, as in ?q=green+tea")
+        raise InvalidError("cannot search without q; give the words to search for, as in ?q=green+tea")
     return JSONResponse(await _read_rows(request, request.query_params.getlist("key")))
 
 
 async def _subscribe(request: Request) -> Response:
     shape = await run_in_threadpool(_shape, request)
     token = request.headers.get("last-event-id", request.query_params.get("token"))
-    await run_in_threadpool(standing_at, _sources(request).views, token)  # It says so if that is no token.
+    # An invalid token must raise InvalidError here: a started stream can no longer become an error response.
+    await run_in_threadpool(standing_at, _sources(request).views, token)
     return _event_stream(request.app.state.hub.subscribe(shape.name, token))
 
 
@@ -187,18 +187,7 @@ async def _status_stream(request: Request) -> Response:
     return _event_stream(follow_status(lambda: read_status(sources), request.app.state.closing))
 
 
-async def _changes(request: Request) -> Response:
-    shape = await run_in_threadpool(_shape, request)
-    views = _sources(request).views
-    asked = request.headers.get("last-event-id", request.query_params.get("after"))
-    if asked is None:
-        after = await run_in_threadpool(views.position, shape.name)
-    else:
-        after = integer("after", asked, smallest=0)
-    return _event_stream(follow_view(views, shape.name, after, request.app.state.closing))
-
-
-# -- what a request asks for ---------------------------------------------------------------------------------
+# -- reading a request ---------------------------------------------------------------------------------------
 
 
 def _sources(request: Request) -> ApiContext:
@@ -217,54 +206,54 @@ def _shape(request: Request) -> ViewShape:
 
 async def _read_rows(request: Request, key: Sequence[str]) -> dict[str, Any]:
     shape = await run_in_threadpool(_shape, request)
-    views, asked = _sources(request).views, request.query_params
-    await wait_until_seen(views, shape.name, asked, SystemClock())
+    views, parameters = _sources(request).views, request.query_params
+    await wait_until_seen(views, shape.name, parameters, SystemClock())
 
     def read() -> dict[str, Any]:
-        answer = views.ask(shape.name, question_of(shape, asked, key, views))
+        found = views.ask(shape.name, question_of(shape, parameters, key, views))
         return {
             "view": shape.name,
             "columns": describe_columns(shape),
-            "rows": answer.rows,
-            "position": answer.position,
-            "token": answer.token,
-            "next": answer.next,
+            "rows": found.rows,
+            "position": found.position,
+            "token": found.token,
+            "next": found.next,
         }
 
     return await run_in_threadpool(read)
 
 
 def _key_segments(request: Request) -> list[str]:
-    """The key's values, from the path as it was sent: decoded, a slash in a value would look like any."""
+    """Return the key's values from the undecoded path, where a slash inside a value is still encoded."""
     segments: list[bytes] = request.scope["raw_path"].split(b"/")
     return [unquote(segment.decode("ascii")) for segment in segments[_KEY_SEGMENTS_FROM:]]
 
 
-# -- answers -------------------------------------------------------------------------------------------------
+# -- responses -----------------------------------------------------------------------------------------------
 
 
 def _event_stream(events: AsyncIterator[bytes]) -> Response:
-    # X-Accel-Buffering keeps nginx from holding events back.
+    # X-Accel-Buffering prevents nginx from buffering the events.
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
-def _answer_error(request: Request, error: Exception) -> Response:
+def _headwater_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeadwaterError)
     codes = (_STATUS_CODES[kind] for kind in type(error).__mro__ if kind in _STATUS_CODES)
     return _error(next(codes, 500), str(error), error.hint)
 
 
-def _answer_http_error(request: Request, error: Exception) -> Response:
+def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail.lower()}"
-    return _error(error.status_code, message, f"{_ROOT}/openapi.json lists what there is", error.headers)
+    return _error(error.status_code, message, f"{_ROOT}/openapi.json lists all addresses", error.headers)
 
 
-def _answer_unexpected(request: Request, error: Exception) -> Response:
-    # The caller gets no inside view; whoever runs the app finds it in the log.
-    _log.error("cannot answer %s %s", request.method, request.url.path, exc_info=error)
-    return _error(500, "the server made a mistake; its log says more", None)
+def _unexpected_error(request: Request, error: Exception) -> Response:
+    # Internals are not shown to the client; the traceback is in the app's log.
+    _log.error("cannot handle %s %s", request.method, request.url.path, exc_info=error)
+    return _error(500, "internal server error; see the log of the app", None)
 
 
 def _error(code: int, message: str, hint: str | None, headers: Any = None) -> Response:

@@ -1,6 +1,6 @@
-"""What an app is doing, as the JSON that the API and the console show: topics, groups, pipelines and views.
+"""The status of an app as JSON, for the API and the console: topics, groups, pipelines and views.
 
-Field names of pipelines are those of Spark's StreamingQueryProgress.
+Pipelines use the field names of Spark's StreamingQueryProgress.
 """
 
 import math
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwater.clock import Clock, SystemClock
-from headwater.serve.live.catch_up import BacklogSample, catch_up_seconds
+from headwater.serve.live.catch_up import Backlog, catch_up_seconds
 from headwater.serve.live.group_lag import GroupLag, GroupLags
 from headwater.serve.live.rates import TopicRate, TopicRates
 from headwater.store.columns import instant_text
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
-    """What is read to answer: the app's stores, and its log's topics where there is a log to ask."""
+    """The data that the API reads: the app's stores, and the topics and groups of its log if it has one."""
 
     app: str
     views: ViewStore
@@ -35,7 +35,7 @@ class ApiContext:
 
 
 def read_status(sources: ApiContext) -> Json:
-    """All there is to show of an app."""
+    """Return the whole status of an app."""
     return {
         "app": sources.app,
         "topics": read_topics(sources),
@@ -46,33 +46,33 @@ def read_status(sources: ApiContext) -> Json:
 
 
 def read_topics(sources: ApiContext) -> list[Json]:
-    """The topics with their sizes and rates."""
+    """Return the topics with their sizes and rates."""
     return [] if sources.topics is None else [_topic(topic) for topic in sources.topics.topics()]
 
 
 def read_groups(sources: ApiContext) -> list[Json]:
-    """The groups that read the log, how far behind they are, and what they are about to lose."""
+    """Return the consumer groups with their lag and the records they are about to lose."""
     return [] if sources.groups is None else [_group(group) for group in sources.groups.groups()]
 
 
 def read_pipelines(sources: ApiContext) -> list[Json]:
-    """The pipelines with their state, their last batch and the ones before it."""
+    """Return the pipelines with their state and their last batches."""
     return summarize_all(sources.facts, SystemClock())
 
 
 def read_views(sources: ApiContext) -> list[Json]:
-    """The views with their shape, their size and how far they have come."""
+    """Return the views with their shape, number of rows and position."""
     late = sources.views.late_counts()
     return [_view(shape, sources.views, late.get(shape.name, (0, 0))) for shape in sources.views.views()]
 
 
 def describe_columns(shape: ViewShape) -> list[Json]:
-    """A view's columns, in order."""
+    """Return a view's columns, in order."""
     return [{"name": column.name, "type": column.type} for column in shape.columns]
 
 
 def describe_late(row: LateRow) -> Json:
-    """A row of the late ledger; times as in a view's rows, durations in milliseconds."""
+    """Return a row of the late ledger; times as in a view's rows, durations in milliseconds."""
     return {
         "number": row.number,
         "batchId": row.batch,
@@ -95,12 +95,12 @@ def _window(row: LateRow) -> Json | None:
 
 
 def summarize_all(facts: FactStore, clock: Clock) -> list[Json]:
-    """Each pipeline as it is now."""
+    """Return the current state of each pipeline."""
     return [summarize(query, facts.latest(query, limit=FACTS_KEPT), clock.now_ms()) for query in facts.queries()]
 
 
 def summarize(query: str, facts: Sequence[Fact], now_ms: int) -> Json:
-    """Put a pipeline's facts, oldest first, together: each number is the newest that was told."""
+    """Merge a pipeline's facts, given oldest first: each number is the newest one reported."""
     newest = facts[-1].body
     batches = [fact for fact in facts if fact.body.get("batchId") is not None]
     passed_ms = now_ms - batches[-1].at_ms if batches and newest.get("state") == "running" else 0
@@ -113,7 +113,7 @@ def summarize(query: str, facts: Sequence[Fact], now_ms: int) -> Json:
         "processedRowsPerSecond": _newest(facts, "processedRowsPerSecond"),
         "batchDurationMs": next(_present(_duration_ms(fact) for fact in reversed(facts)), None),
         "behindRecords": _newest(facts, "behindRecords"),
-        "catchUpSeconds": catch_up_seconds(_standings(batches), passed_s=passed_ms / 1000),
+        "catchUpSeconds": catch_up_seconds(_backlogs(batches), passed_s=passed_ms / 1000),
         "leftOutRecords": _newest(facts, "leftOutRecords"),
         "isolating": newest.get("isolating"),
         "lastProgressMs": batches[-1].at_ms if batches else None,
@@ -158,24 +158,24 @@ def _group(group: GroupLag) -> Json:
 
 
 def _view(shape: ViewShape, views: ViewStore, late: tuple[int, int]) -> Json:
-    how = views.access(shape.name)
+    access = views.access(shape.name)
     return {
         "name": shape.name,
         "key": list(shape.key),
         "columns": describe_columns(shape),
         "rows": views.count(shape.name),
         "position": views.position(shape.name),
-        "indexes": [list(columns) for columns in how.indexes],
-        "search": list(how.search),
-        "history": how.history,
+        "indexes": [list(columns) for columns in access.indexes],
+        "search": list(access.search),
+        "history": access.history,
         "lateRows": late[0],
         "lateRowsWaiting": late[1],
     }
 
 
-def _standings(batches: Sequence[Fact]) -> list[BacklogSample]:
+def _backlogs(batches: Sequence[Fact]) -> list[Backlog]:
     return [
-        BacklogSample(
+        Backlog(
             at_ms=fact.at_ms,
             behind_records=fact.body["behindRecords"],
             rows_per_second=next(_present([fact.body.get("processedRowsPerSecond")]), None),
@@ -190,7 +190,7 @@ def _newest(facts: Sequence[Fact], name: str) -> Any:
 
 
 def _present(values: Iterable[Any]) -> Iterator[Any]:
-    # Spark's rate of a batch that took no time is infinite, which JSON cannot say and nobody needs to know.
+    # Spark reports an infinite rate for a batch that took no time; JSON has no infinity, so it is left out.
     return (v for v in values if v is not None and not (isinstance(v, float) and not math.isfinite(v)))
 
 

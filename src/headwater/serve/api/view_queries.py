@@ -1,4 +1,4 @@
-"""What a request asks of a view, from its address to a `Question`; and waiting until the view can answer it."""
+"""Parse the query of a request into a `Question` to a view, and wait until the view is fresh enough for it."""
 
 import math
 from collections.abc import Sequence
@@ -31,29 +31,29 @@ TIMEOUT_S, TIMEOUT_MAX_S = 10.0, 60.0
 POLL_S = 0.02
 
 
-def question_of(shape: ViewShape, asked: QueryParams, key: Sequence[str], store: ViewStore) -> Question:
-    """The question that an address asks; an InvalidError says what is wrong with it."""
+def question_of(shape: ViewShape, parameters: QueryParams, key: Sequence[str], store: ViewStore) -> Question:
+    """Return the question of a request; raise InvalidError if a parameter is invalid."""
     if len(key) > len(shape.key):
-        asking.by_key(shape, key)  # It says so.
+        asking.by_key(shape, key)  # Raises InvalidError: too many values.
     conditions = [Condition(name, Operator.EQUAL, value) for name, value in zip(shape.key, key, strict=False)]
-    conditions += [parse_condition(text) for text in asked.getlist("where")]
-    as_of, after = asked.get("as_of"), asked.get("after")
+    conditions += [parse_condition(text) for text in parameters.getlist("where")]
+    as_of, after = parameters.get("as_of"), parameters.get("after")
     return Question(
         where=tuple(conditions),
-        search=asked.get("q"),
-        order=_order(shape, asked),
-        limit=integer("limit", asked.get("limit", str(ROWS_DEFAULT)), smallest=1, largest=ROWS_MAX),
+        search=parameters.get("q"),
+        order=_order(shape, parameters),
+        limit=integer("limit", parameters.get("limit", str(ROWS_DEFAULT)), smallest=1, largest=ROWS_MAX),
         after=None if after is None else decode_cursor(after),
         as_of=None if as_of is None else parse_position(as_of, store.identity()),
     )
 
 
-async def wait_until_seen(store: ViewStore, view: str, asked: QueryParams, clock: Clock) -> None:
-    """Wait until the view has seen what `at_least` names; an UnavailableError after `timeout` seconds."""
-    text = asked.get("at_least")
+async def wait_until_seen(store: ViewStore, view: str, parameters: QueryParams, clock: Clock) -> None:
+    """Wait until the view has seen what `at_least` names; raise UnavailableError after `timeout` seconds."""
+    text = parameters.get("at_least")
     if text is None:
         return
-    timeout_s = _seconds("timeout", asked.get("timeout", str(TIMEOUT_S)))
+    timeout_s = _seconds("timeout", parameters.get("timeout", str(TIMEOUT_S)))
     wanted = parse_at_least(text, await run_sync(store.identity))
     deadline = clock.monotonic() + timeout_s
 
@@ -67,18 +67,18 @@ async def wait_until_seen(store: ViewStore, view: str, asked: QueryParams, clock
 
 
 def integer(name: str, text: str, *, smallest: int, largest: int = 2**63 - 1) -> int:
-    """A whole number out of an address."""
-    # Checked for digits first, because int() also takes " 1", "+1" and "1_000".
+    """Parse a query parameter as a whole number."""
+    # Checked for digits first, because int() also accepts " 1", "+1" and "1_000".
     if not (text.isascii() and text.isdigit() and smallest <= int(text) <= largest):
         raise InvalidError(f"{name} must be a whole number from {smallest} to {largest}, not {text!r}")
     return int(text)
 
 
-def _order(shape: ViewShape, asked: QueryParams) -> tuple[Order, ...]:
-    text, descending = asked.get("order_by"), _boolean("descending", asked.get("descending", "false"))
+def _order(shape: ViewShape, parameters: QueryParams) -> tuple[Order, ...]:
+    text, descending = parameters.get("order_by"), _boolean("descending", parameters.get("descending", "false"))
     if text is None:
         return tuple(Order(name, True) for name in shape.key) if descending else ()
-    if any(column.name == text for column in shape.columns):  # Whatever is in its name.
+    if any(column.name == text for column in shape.columns):  # A column name may contain commas or start with '-'.
         return (Order(text, descending),)
     return tuple(Order(order.column, order.descending != descending) for order in parse_order(text))
 

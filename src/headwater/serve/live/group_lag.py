@@ -1,4 +1,4 @@
-"""The groups that read the log: how far behind they are, and who is about to lose records to retention.
+"""Consumer groups of the log: their lag, and the records that retention will delete before they are read.
 
 Thread-safe: one thread samples, any thread reads.
 """
@@ -10,12 +10,12 @@ from headwater.errors import HeadwaterError
 from headwater.record import TopicPartition
 from headwater.transmit.client.lag import GroupPosition
 
-SAMPLE_EVERY_S = 5.0  # asking for all groups costs more than for offsets, and lags change slowly to the eye
+SAMPLE_EVERY_S = 5.0  # reading all groups costs more than reading offsets, and lag is not watched by the second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLag:
-    """A group, its state, and where it stands in each partition it has begun."""
+    """A group, its state, and its position in each partition it has committed an offset for."""
 
     name: str
     kind: str
@@ -32,14 +32,14 @@ class GroupLag:
 
 
 class GroupLags:
-    """The groups of a log, as `read_groups` tells over time."""
+    """The groups of a log, sampled with `read_groups`."""
 
     def __init__(self, read_groups: Callable[[], Sequence[GroupLag]]) -> None:
         self._read_groups = read_groups
         self._groups: tuple[GroupLag, ...] = ()
 
     def sample(self) -> None:
-        """Ask for the groups; where the log does not answer, the last answer stays (topics say that it is old)."""
+        """Read the groups; if the log does not respond, keep the last sample (topics are marked as stale then)."""
         try:
             found = self._read_groups()
         except (HeadwaterError, OSError):
@@ -47,5 +47,5 @@ class GroupLags:
         self._groups = tuple(sorted(found, key=lambda group: group.name))
 
     def groups(self) -> tuple[GroupLag, ...]:
-        """The groups of the last sample, by name."""
+        """Return the groups of the last sample, ordered by name."""
         return self._groups

@@ -1,4 +1,4 @@
-"""How fast topics grow: offsets sampled once a second, and records per second taken from the samples.
+"""Rates of topics: offsets are sampled once a second, and records per second computed from the samples.
 
 Thread-safe: one thread samples, any thread reads.
 """
@@ -15,17 +15,17 @@ from headwater.errors import HeadwaterError
 from headwater.record import TopicPartition
 
 SAMPLE_EVERY_S = 1.0
-RATE_OVER_S = 10.0  # long enough to be calm to the eye, short enough to show a stop at once
+RATE_OVER_S = 10.0  # long enough for a steady figure, short enough to show a stop soon
 HISTORY_S = 60.0
 STALE_AFTER_S = 5.0
-_JOIN_S = 2.0  # a sampler that waits for the network may outlive us: its thread is a daemon
+_JOIN_S = 2.0  # a sampler that waits for the network may run longer: its thread is a daemon
 
 Offsets = Mapping[TopicPartition, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOffsets:
-    """The offset of the first record that is kept, and the one that the next record will get."""
+    """The offset of the first record kept (start), and that of the next record to be written (end)."""
 
     partition: int
     start: int
@@ -34,7 +34,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatePoint:
-    """The records per second between a sample and the one before it."""
+    """The records per second between the previous sample and this one."""
 
     at_ms: int
     records_per_second: float
@@ -42,7 +42,7 @@ class RatePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRate:
-    """A topic at the last sample; the rate is None until there are two samples, `stale` says it is old."""
+    """A topic at the last sample; its rate is None until there are two samples. `stale` marks an old sample."""
 
     name: str
     partitions: tuple[PartitionOffsets, ...]
@@ -63,7 +63,7 @@ class _Sample:
 
 
 class TopicRates:
-    """The topics of a log, as `read_offsets` (first and next offset of each partition) tells over time."""
+    """The topics of a log, sampled with `read_offsets` (the start and end offset of each partition)."""
 
     def __init__(self, read_offsets: Callable[[], Offsets], clock: Clock) -> None:
         self._read_offsets = read_offsets
@@ -72,21 +72,21 @@ class TopicRates:
         self._failed = False
 
     def sample(self) -> None:
-        """Take a sample; where the log does not answer, keep the last one and call it stale."""
+        """Take a sample; if the log does not respond, keep the last one and mark it as stale."""
         try:
             offsets = self._read_offsets()
         except (HeadwaterError, OSError):
             self._failed = True
             return
         taken = _Sample(self._clock.now_ms(), self._clock.monotonic(), _by_topic(offsets))
-        # Two samples at one instant have no rate between them: the later one stands for both.
+        # There is no rate between two samples of the same instant: the later one replaces the earlier.
         kept = [s for s in self._samples if taken.monotonic - HISTORY_S <= s.monotonic < taken.monotonic]
         # Both are replaced, never changed, so that a reader in another thread needs no lock.
         self._samples = (*kept, taken)
         self._failed = False
 
     def topics(self) -> list[TopicRate]:
-        """The topics of the last sample, by name; none before the first."""
+        """Return the topics of the last sample, ordered by name; none before the first sample."""
         samples = self._samples
         if not samples:
             return []
@@ -96,14 +96,14 @@ class TopicRates:
 
 
 class Sample(Protocol):
-    """What is asked again and again."""
+    """An object to sample periodically."""
 
     def sample(self) -> None: ...
 
 
 @contextmanager
 def sampling(rates: Sample, every_s: float = SAMPLE_EVERY_S) -> Iterator[None]:
-    """Sample once a second, or as told, in a thread of its own, for as long as the block runs."""
+    """Sample every `every_s` seconds (one by default) in a separate thread while the block runs."""
     stop = threading.Event()
 
     def run() -> None:
@@ -152,8 +152,8 @@ def _topic(name: str, samples: tuple[_Sample, ...], stale: bool) -> TopicRate:
 def _rate(topic: str, before: _Sample, after: _Sample) -> float:
     """Records per second between two samples.
 
-    A partition that `before` lacks counts from its first kept record: it is new. One that shrank was deleted
-    and made again, and counts as still.
+    A partition that is missing in `before` is new and counts from its first kept record. A partition that shrank
+    was deleted and created again; it counts as zero.
     """
     known = before.topics.get(topic, {})
     grown = sum(

@@ -1,6 +1,5 @@
-"""Brokers to measure, each in a process of its own: Apache Kafka from Maven's jars, and ours."""
+"""Brokers, each in its own process: Apache Kafka from jars that Maven downloads, and Headwater."""
 
-import random
 import re
 import socket
 import subprocess
@@ -9,8 +8,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from _maven import jars
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from support.maven import jars
+from support.processes import free_port
 
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.1"
@@ -44,7 +45,7 @@ _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 
 @dataclass(slots=True)
 class Running:
-    """A broker that was started; `started` is the time just before its process was."""
+    """A running broker; `started` is the monotonic time just before its process was started."""
 
     process: subprocess.Popen[bytes]
     servers: str
@@ -65,7 +66,7 @@ class Running:
 
 
 def kafka_jars(version: str) -> Path:
-    """The folder with Kafka's jars, its tools among them; fetched by Maven where they are missing."""
+    """Return the folder with the jars of Kafka and its tools; Maven downloads them if they are missing."""
     dependencies = [
         ("org.apache.kafka", "kafka_2.13", version),
         ("org.apache.kafka", "kafka-tools", version),
@@ -77,20 +78,20 @@ def kafka_jars(version: str) -> Path:
 
 
 def java_version() -> str:
-    """The Java that runs Kafka and its tools, as it names itself."""
-    told = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=START_WAIT_S, check=False)
-    found = re.search(r'"([^"]+)"', told.stderr)
+    """Return the version of the Java that runs Kafka and its tools."""
+    done = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=START_WAIT_S, check=False)
+    found = re.search(r'"([^"]+)"', done.stderr)
     return f"Java {found[1]}" if found else "an unknown Java"
 
 
 def java(classes: Path, main: str, *arguments: str, heap: str = "1G") -> list[str]:
-    """The command line of a Java program of Kafka's."""
+    """Return the command line of one of Kafka's Java programs."""
     logging = f"-Dlog4j2.configurationFile={classes.parent / 'log4j2.xml'}"
     return ["java", f"-Xmx{heap}", logging, "-cp", f"{classes}/*", main, *arguments]
 
 
 def start_kafka(classes: Path, data: Path) -> Running:
-    """A single node in the KRaft mode, with its shipped defaults; the time starts behind formatting."""
+    """Start a single node in KRaft mode with its default settings; formatting is not part of its start time."""
     port, controller = free_port(), free_port()
     config = data / "server.properties"
     config.write_text(_PROPERTIES.format(port=port, controller=controller, data=data))
@@ -118,23 +119,6 @@ def _start(command: list[str], port: int, data: Path) -> Running:
         time.sleep(_READY_EVERY_S)
     broker.stop()
     raise RuntimeError(f"{command[0]} did not listen:\n{(data / 'output.txt').read_text()[-2000:]}")
-
-
-def free_port() -> int:
-    """A port below those that the system gives to outgoing connections, so that none of them takes it first."""
-    for port in random.sample(range(19092, 32000), 1000):  # at random: another bench may run beside this one
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            if port not in _given:
-                _given.add(port)
-                return port
-    raise RuntimeError("no port is free between 19092 and 32000")
-
-
-_given: set[int] = set()
 
 
 def create_topic(servers: str, name: str, partitions: int) -> str:

@@ -1,12 +1,12 @@
-// The table of a view: a heading that sorts, and rows whose changed cells flash.
+// The table of a view: headings that sort, and cells that flash when they change.
 
-import { h, reconcile, setAttribute, setText } from "./dom.js";
-import { exactCell, formatCell, isNumber } from "./format.js";
+import { h, reconcile, setAttribute, setText } from "../lib/dom.js";
+import { exactCell, formatCell, isNumber } from "../lib/format.js";
 
 const FLASH = { duration: 1400, easing: "ease-out" };
-const stillness = matchMedia("(prefers-reduced-motion: reduce)");
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** Make an empty table for a view's shape; `onSort(column)` is called when a heading is pressed. */
+/** Create an empty table for a view's shape; `onSort(column)` is called when a heading is clicked. */
 export function createTable(shape, onSort) {
   const headings = new Map(shape.columns.map((column) => [column.name, heading(column, shape, onSort)]));
   const body = h("tbody");
@@ -14,14 +14,14 @@ export function createTable(shape, onSort) {
   return { element: h("table", { class: "rows" }, h("thead", {}, row), body), shape, headings, body };
 }
 
-/** Draw the rows, `{key, row}` each; `touched` names, by key, the columns that flash. */
+/** Draw rows given as `{key, row}`; `touched` maps a key to the names of the columns that flash. */
 export function drawTable(table, rows, { order, zone, touched }) {
   for (const [name, cell] of table.headings) {
     const direction = order.descending ? "descending" : "ascending";
     setAttribute(cell, "aria-sort", name === order.column ? direction : null);
   }
   const { columns } = table.shape;
-  const update = (made, { key, row }) => updateRow(made, row, { columns, zone, names: touched.get(key) });
+  const update = (parts, { key, row }) => updateRow(parts, row, { columns, zone, names: touched.get(key) });
   reconcile(table.body, rows, ({ key }) => key, () => createRow(table.shape), update);
 }
 
@@ -37,9 +37,9 @@ function createRow(shape) {
   return { element: h("tr", {}, ...cells), cells };
 }
 
-function updateRow(made, row, { columns, zone, names }) {
+function updateRow(parts, row, { columns, zone, names }) {
   columns.forEach(({ name, type }, n) => {
-    const cell = made.cells[n];
+    const cell = parts.cells[n];
     setText(cell, formatCell(row[name], type, zone));
     setAttribute(cell, "title", exactCell(row[name], type, zone));
     if (names?.has(name)) flash(cell);
@@ -47,7 +47,7 @@ function updateRow(made, row, { columns, zone, names }) {
 }
 
 function flash(cell) {
-  if (stillness.matches) return;
+  if (reducedMotion.matches) return;
   cell.animate([{ backgroundColor: "var(--flash)" }, { backgroundColor: "transparent" }], FLASH);
 }
 

@@ -1,27 +1,25 @@
-"""The log under an app that is tortured: our broker, or the Apache Kafka of the benchmarks."""
+"""Commands that restart a broker on the same address and data: Headwater's, or Apache Kafka's."""
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Protocol
 
-from torture.processes import free_port
-
-_BENCH = Path(__file__).parents[1] / "bench"
+from support.brokers import KAFKA_VERSION, kafka_jars, start_kafka
+from support.processes import free_port
 
 
 class Log(Protocol):
-    """A broker that keeps its address and its data when it is started again."""
+    """A broker that keeps its address and its data when it is restarted."""
 
     @property
     def servers(self) -> str: ...
 
     @property
     def command(self) -> list[str]:
-        """What starts it."""
+        """The command line that starts it."""
 
 
-class OurLog:
+class HeadwaterLog:
     """`headwater broker`."""
 
     def __init__(self, folder: Path) -> None:
@@ -31,14 +29,12 @@ class OurLog:
 
 
 class ApacheKafka:
-    """A node of Apache Kafka, from Maven's jars."""
+    """A single node of Apache Kafka, from jars that Maven downloads."""
 
     def __init__(self, folder: Path) -> None:
-        sys.path.append(str(_BENCH))
-        brokers = importlib.import_module("_brokers")
         data = folder / "kafka"
         data.mkdir()
-        first = brokers.start_kafka(brokers.kafka_jars(brokers.KAFKA_VERSION), data)
+        first = start_kafka(kafka_jars(KAFKA_VERSION), data)
         first.stop()
         self.servers = first.servers
         self.command = first.process.args

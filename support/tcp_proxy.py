@@ -1,4 +1,4 @@
-"""A way to a server that can be cut: after so many bytes in one direction, or at once."""
+"""A TCP proxy that cuts its connections after a number of bytes in one direction, or at once."""
 
 import contextlib
 import socket
@@ -8,10 +8,10 @@ FOREVER = 1 << 62
 
 
 class Cut:
-    """Passes bytes between clients and a server on this machine, until `arm`'s limit is reached; then it is dead.
+    """A proxy between clients and a server on this machine; it closes for good when the limit of `arm` is reached.
 
-    A cut on the way up loses what the client says, one on the way down what the server answers: then the client
-    cannot know whether it was done.
+    A cut in the direction "up" loses requests of the client. A cut in the direction "down" loses responses of the
+    server: then the client cannot know whether its request was executed.
     """
 
     def __init__(self, port: int) -> None:
@@ -25,7 +25,7 @@ class Cut:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def arm(self, direction: str, after_bytes: int) -> None:
-        """Cut everything when so many bytes more have passed in that direction; counting starts anew."""
+        """Cut all connections after this many more bytes in that direction, and reset the counters in `passed`."""
         with self._lock:
             self._left[direction] = after_bytes
             self.passed = {"up": 0, "down": 0}

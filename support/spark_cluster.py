@@ -1,4 +1,4 @@
-"""A Spark cluster: a master and a worker of the installed PySpark, as processes, whose executors can be killed."""
+"""A Spark cluster of one master and one worker from the installed PySpark, whose executors can be killed."""
 
 import os
 import signal
@@ -7,14 +7,14 @@ import sys
 import time
 from pathlib import Path
 
-from torture.processes import below, free_port
+from support.processes import descendants, free_port
 
 PATIENCE_S = 60.0
 _CLASSES = "org.apache.spark.deploy"
 
 
 class SparkCluster:
-    """Two processes on this machine. The worker starts executors for apps, and new ones when they are killed."""
+    """Two processes on this machine. The worker starts an app's executors and replaces those that are killed."""
 
     def __init__(self, folder: Path) -> None:
         port = free_port()
@@ -34,12 +34,12 @@ class SparkCluster:
             raise
 
     def executors(self) -> list[int]:
-        """Those that run just now."""
-        return [pid for pid, name in below(self._worker.pid) if name == "java"]
+        """Return the process ids of the running executors."""
+        return [pid for pid, name in descendants(self._worker.pid) if name == "java"]
 
     def python_workers(self) -> list[int]:
-        """Those of all executors."""
-        return [pid for pid, name in below(self._worker.pid) if name != "java"]
+        """Return the process ids of all executors' Python workers."""
+        return [pid for pid, name in descendants(self._worker.pid) if name != "java"]
 
     def close(self) -> None:
         for process in self._processes:
@@ -60,17 +60,17 @@ class SparkCluster:
             "SPARK_DAEMON_JAVA_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", ""),
             "PYSPARK_PYTHON": sys.executable,
         }
-        where = ["--host", "127.0.0.1", "--webui-port", "0"]
+        address = ["--host", "127.0.0.1", "--webui-port", "0"]
         with self._log.open("ab") as output:
             process = subprocess.Popen(
-                [home / "bin" / "spark-class", f"{_CLASSES}.{name}", *arguments, *where],
+                [home / "bin" / "spark-class", f"{_CLASSES}.{name}", *arguments, *address],
                 cwd=self._folder, env=environment, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         self._processes.append(process)
         return process
 
-    def _wait_for(self, words: str) -> None:
+    def _wait_for(self, text: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while words not in self._log.read_text():
-            assert time.monotonic() < deadline, f"Spark's cluster does not start: {self._log.read_text()[-2000:]}"
+        while text not in self._log.read_text():
+            assert time.monotonic() < deadline, f"the Spark cluster did not start: {self._log.read_text()[-2000:]}"
             time.sleep(0.1)

@@ -1,17 +1,17 @@
-// One sentence that says how the app is, and what to look at. Pure.
+// Summarize the state of the app in one sentence. Pure functions.
 
-import { formatCount, formatDuration, formatRate } from "./format.js";
+import { formatCount, formatDuration, formatRate } from "../lib/format.js";
 
-const LAG_FINE_S = 3; // a micro-batch or two: whoever reads in batches is always that far behind
+const LAG_FINE_S = 3; // one or two micro-batches: a pipeline that reads in batches always lags that much
 
-/** `{tone, text, target}`: how good it is (ok, wait, warn, bad), the sentence, and the pipeline it is about. */
+/** Return `{tone, text, target}`: the severity (ok, wait, warn, bad), the sentence, and the pipeline it is about. */
 export function assess(status) {
   const { topics, pipelines } = status;
   return (
     failure(pipelines) ??
-    silence(topics) ??
-    danger(status.groups) ??
-    emptiness(topics) ??
+    unreachable(topics) ??
+    atRisk(status.groups) ??
+    noEvents(topics) ??
     stopped(pipelines) ??
     retry(pipelines) ??
     starting(pipelines) ??
@@ -23,31 +23,31 @@ export function assess(status) {
 function failure(pipelines) {
   const failed = pipelines.find((pipeline) => pipeline.state === "failed");
   if (!failed) return null;
-  const reason = (failed.error ?? "no reason was given").split("\n")[0];
+  const reason = (failed.error ?? "no reason given").split("\n")[0];
   return { tone: "bad", text: `Pipeline ${failed.name} failed: ${reason}`, target: failed.name };
 }
 
 function retry(pipelines) {
   const isolating = pipelines.find((pipeline) => pipeline.state === "isolating");
-  if (isolating) return search(isolating);
+  if (isolating) return isolation(isolating);
   const waiting = pipelines.find((pipeline) => pipeline.state === "waiting");
   if (!waiting) return null;
-  const reason = (waiting.error ?? "no reason was given").split("\n")[0];
-  return { tone: "warn", text: `Pipeline ${waiting.name} will try again: ${reason}`, target: waiting.name };
+  const reason = (waiting.error ?? "no reason given").split("\n")[0];
+  return { tone: "warn", text: `Pipeline ${waiting.name} will retry: ${reason}`, target: waiting.name };
 }
 
-function search({ name, error, isolating }) {
-  const reason = (error ?? "no reason was given").split("\n")[0];
+function isolation({ name, error, isolating }) {
+  const reason = (error ?? "no reason given").split("\n")[0];
   const found = isolating?.found ? `, ${formatCount(isolating.found)} found` : "";
   return { tone: "warn", text: `Pipeline ${name} is isolating a poison row${found}: ${reason}`, target: name };
 }
 
-function silence(topics) {
+function unreachable(topics) {
   if (!topics.some((topic) => topic.stale)) return null;
-  return { tone: "warn", text: "The log does not answer; topics show what was last known", target: null };
+  return { tone: "warn", text: "The log does not respond; topics show the last known state", target: null };
 }
 
-function danger(groups) {
+function atRisk(groups) {
   const worst = groups.reduce((most, next) => (next.atRiskRecords > (most?.atRiskRecords ?? 0) ? next : most), null);
   if (!worst) return null;
   const { topic } = worst.positions.find((position) => position.atRiskRecords > 0);
@@ -56,7 +56,7 @@ function danger(groups) {
   return { tone: "warn", text, target: null };
 }
 
-function emptiness(topics) {
+function noEvents(topics) {
   if (topics.some((topic) => topic.records > 0)) return null;
   return { tone: "wait", text: "Waiting for the first event", target: null };
 }
@@ -76,7 +76,7 @@ function backlog(pipelines) {
   if (lagSeconds(worst) <= LAG_FINE_S) return null;
   const behind = `${worst.name} is ${formatCount(worst.behindRecords)} records behind`;
   const seconds = worst.catchUpSeconds;
-  if (seconds === null) return { tone: "warn", text: `Falling behind: ${behind}, more come than are read`, target: worst.name };
+  if (seconds === null) return { tone: "warn", text: `Falling behind: ${behind}, records arrive faster than they are read`, target: worst.name };
   return { tone: "warn", text: `Catching up: ${behind}, about ${formatDuration(seconds * 1000)}`, target: worst.name };
 }
 
@@ -85,12 +85,12 @@ function flow(topics, pipelines) {
   const start = rate > 0 ? `All flowing: ${formatRate(rate)} records/s in` : "All quiet: no new records";
   if (pipelines.length === 0) return { tone: "wait", text: `${start}, no pipeline yet`, target: null };
   const all = pipelines.length === 2 ? "both" : `all ${pipelines.length}`;
-  const who = pipelines.length === 1 ? `${pipelines[0].name} is` : `${all} pipelines are`;
+  const subject = pipelines.length === 1 ? `${pipelines[0].name} is` : `${all} pipelines are`;
   const behind = pipelines.reduce((sum, pipeline) => sum + (pipeline.behindRecords ?? 0), 0);
-  return { tone: "ok", text: `${start}, ${who} up to date, ${formatCount(behind)} behind`, target: null };
+  return { tone: "ok", text: `${start}, ${subject} up to date, ${formatCount(behind)} records behind`, target: null };
 }
 
-/** How long a pipeline needs to be up to date; where it is not getting there, for ever. */
+/** The seconds a pipeline needs to catch up; Infinity if its backlog does not shrink. */
 function lagSeconds(pipeline) {
   return (pipeline?.behindRecords ?? 0) === 0 ? 0 : (pipeline.catchUpSeconds ?? Infinity);
 }

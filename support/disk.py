@@ -1,11 +1,12 @@
-"""A disk that loses power: it watches what is done to files below a folder, and leaves what a crash may leave.
+"""A simulated disk that loses power: it records the changes to files in a folder and keeps what a crash may leave.
 
-The model is that of a journaling file system that keeps no promise but these: what was written to a file is there
-after fsync or fdatasync of the file, a name is there (or gone) after fsync of its folder. Before that, the changes
-of a file are there up to some point, the last of them in part or as zeros, and the changes of names in a folder
-are there up to some point, whatever became of the files' contents.
+The model is a journaling file system with two guarantees: data written to a file is durable after fsync or
+fdatasync of the file, and a created, renamed or removed name is durable after fsync of its folder. Without these
+calls, a crash keeps a file's changes up to some point, the last of them partly or as zeros, and a folder's name
+changes up to some point, independently of the files' contents.
 
-Functions of `os` and `io` are replaced while it watches, so one disk can watch at a time. Threads may use it.
+Functions of `os` and `io` are replaced while a disk is watching, so only one disk can watch at a time. It is
+thread-safe.
 """
 
 import io
@@ -23,16 +24,16 @@ from unittest import mock
 
 
 class PowerLoss(BaseException):
-    """The machine dies here."""
+    """The simulated machine loses power."""
 
 
 @dataclass(slots=True)
 class Inode:
-    """A file: what is on the disk, and what was done to it since."""
+    """A file: its durable content, and the changes since."""
 
     durable: bytes = b""
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
-    """A place and what was written there; None for a cut at the place."""
+    """Position and written data; None instead of data for a truncation to that position."""
 
     def sync(self) -> None:
         for change in self.pending:
@@ -40,27 +41,27 @@ class Inode:
         self.pending.clear()
 
     def after_crash(self, chance: random.Random) -> bytes:
-        """What a crash may leave: some of the changes, the last of them perhaps in part or as zeros."""
+        """Return a content that a crash may leave: some of the changes, the last perhaps partly or as zeros."""
         content = self.durable
         kept = chance.randint(0, len(self.pending))
         for change in self.pending[:kept]:
             content = _changed(content, change)
         if kept < len(self.pending) and chance.random() < 0.7:
-            place, data = self.pending[kept]
+            position, data = self.pending[kept]
             if data is not None:
                 torn = data[: chance.randint(0, len(data))]
                 if chance.random() < 0.3:
-                    torn += bytes(len(data) - len(torn))  # its size was noted, its end never written
-                content = _changed(content, (place, torn))
+                    torn += bytes(len(data) - len(torn))  # the new size was stored, the end of the data was not
+                content = _changed(content, (position, torn))
         return content
 
 
 def _changed(content: bytes, change: tuple[int, bytes | None]) -> bytes:
-    place, data = change
+    position, data = change
     if data is None:
-        return content[:place] + bytes(max(0, place - len(content)))
-    before = content[:place] + bytes(max(0, place - len(content)))
-    return before + data + content[place + len(data) :]
+        return content[:position] + bytes(max(0, position - len(content)))
+    before = content[:position] + bytes(max(0, position - len(content)))
+    return before + data + content[position + len(data) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ NameChange = Callable[[Names], None]
 
 
 class Disk:
-    """Everything below `root`, which must be there; it is on the disk as it stands now."""
+    """All files in `root`, an existing folder; their current contents count as durable."""
 
     def __init__(self, root: Path, chance: random.Random, crash_after: int | None = None) -> None:
         self.operations = 0
@@ -92,7 +93,7 @@ class Disk:
         self._take_stock()
 
     def _take_stock(self) -> None:
-        """Everything is on the disk as it stands now."""
+        """Take the current files as the durable ones."""
         self._names.clear()
         self._pending.clear()
         for folder, _, files in os.walk(self._root):
@@ -104,7 +105,7 @@ class Disk:
 
     @contextmanager
     def watching(self) -> Iterator["Disk"]:
-        """Let every change go through this disk."""
+        """Route every change of files through this disk."""
         real = {name: getattr(os, name) for name in _PATCHED}
         self._real = real
         patches = [mock.patch.object(os, name, getattr(self, f"_{name}")) for name in _PATCHED]
@@ -118,16 +119,16 @@ class Disk:
             for patch in reversed(patches):
                 patch.stop()
             for fd in [*self._files, *self._folders]:
-                os.close(fd)  # a dead process has none open
+                os.close(fd)  # a dead process has no open files
             self._files.clear()
             self._folders.clear()
 
     def revive(self, crash_after: int | None) -> None:
-        """Go on after only the process has died: what was not synced is still not on the disk."""
+        """Continue after a crash of the process alone: unsynced changes remain, but are still not durable."""
         self._crash_after, self._is_dead, self.operations = crash_after, False, 0
 
     def lose_power(self) -> None:
-        """Put what a crash may leave in the place of the files; call it when nobody watches any more."""
+        """Replace the files with what a crash may leave. Call it outside of `watching`."""
         names = dict(self._durable)
         for changes in self._pending.values():
             for change in changes[: self._chance.randint(0, len(changes))]:
@@ -142,10 +143,10 @@ class Disk:
                 Path(path).write_bytes(what.after_crash(self._chance))
         self._take_stock()
 
-    # -- inside -----------------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """One more operation; the crash comes before it."""
+        """Count an operation, and crash before it if its turn has come."""
         if self._is_dead:
             raise PowerLoss
         self.operations += 1
@@ -153,7 +154,7 @@ class Disk:
             self._is_dead = True
             raise PowerLoss
 
-    def _below(self, path: Any) -> str | None:
+    def _path_inside(self, path: Any) -> str | None:
         if isinstance(path, int):
             return None
         text = os.path.join(os.path.realpath(os.path.dirname(os.fspath(path)) or "."), os.path.basename(path))
@@ -170,23 +171,23 @@ class Disk:
         return found
 
     def _open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        place = self._below(path)
-        if place is None:
+        full_path = self._path_inside(path)
+        if full_path is None:
             return int(self._real["open"](path, flags, mode, dir_fd=dir_fd))
         with self._lock:
-            if os.path.isdir(place):
+            if os.path.isdir(full_path):
                 fd = self._real["open"](path, flags, mode)
-                self._folders[fd] = place
+                self._folders[fd] = full_path
                 return int(fd)
-            if flags & os.O_CREAT and place not in self._names:
+            if flags & os.O_CREAT and full_path not in self._names:
                 self._step()
                 made = Inode()
-                self._rename_later(place, lambda names: names.__setitem__(place, made))
+                self._rename_later(full_path, lambda names: names.__setitem__(full_path, made))
             elif flags & os.O_TRUNC:
                 self._step()
-                self._inode(place).pending.append((0, None))
+                self._inode(full_path).pending.append((0, None))
             fd = self._real["open"](path, flags, mode)
-            self._files[fd] = self._inode(place)
+            self._files[fd] = self._inode(full_path)
             return int(fd)
 
     def _close(self, fd: int) -> None:
@@ -195,12 +196,12 @@ class Disk:
             self._folders.pop(fd, None)
             self._real["close"](fd)
 
-    def _pwrite(self, fd: int, data: Any, place: int) -> int:
+    def _pwrite(self, fd: int, data: Any, position: int) -> int:
         with self._lock:
             if fd in self._files:
                 self._step()
-                self._files[fd].pending.append((place, bytes(data)))
-            return int(self._real["pwrite"](fd, data, place))
+                self._files[fd].pending.append((position, bytes(data)))
+            return int(self._real["pwrite"](fd, data, position))
 
     def _ftruncate(self, fd: int, size: int) -> None:
         with self._lock:
@@ -222,7 +223,7 @@ class Disk:
     _fdatasync = _fsync
 
     def _replace(self, source: Any, target: Any) -> None:
-        old, new = self._below(source), self._below(target)
+        old, new = self._path_inside(source), self._path_inside(target)
         if old is None or new is None:
             self._real["replace"](source, target)
             return
@@ -240,25 +241,25 @@ class Disk:
     _rename = _replace
 
     def _unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
-        place = self._below(path) if dir_fd is None else None
+        full_path = self._path_inside(path) if dir_fd is None else None
         with self._lock:
-            if place is not None and place in self._names:
+            if full_path is not None and full_path in self._names:
                 self._step()
-                self._rename_later(place, lambda names: names.pop(place, None) and None)
+                self._rename_later(full_path, lambda names: names.pop(full_path, None) and None)
             self._real["unlink"](path, dir_fd=dir_fd)
 
     def _symlink(self, source: Any, target: Any, target_is_directory: bool = False) -> None:
-        place = self._below(target)
+        full_path = self._path_inside(target)
         with self._lock:
-            if place is not None:
+            if full_path is not None:
                 self._step()
                 link = Link(os.path.realpath(source))
-                self._rename_later(place, lambda names: names.__setitem__(place, link))
+                self._rename_later(full_path, lambda names: names.__setitem__(full_path, link))
             self._real["symlink"](source, target)
 
     def _io_open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        place = None if mode != "wb" else self._below(file)
-        if place is None:
+        full_path = None if mode != "wb" else self._path_inside(file)
+        if full_path is None:
             return self._real_open(file, mode, *args, **kwargs)
         return _Writer(self, self._open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666))
 
@@ -269,7 +270,7 @@ _PATCHED = (
 
 
 class _Writer(io.RawIOBase):
-    """A file opened to be written from its beginning."""
+    """A file opened with mode "wb"."""
 
     def __init__(self, disk: Disk, fd: int) -> None:
         self._disk, self._fd, self._at = disk, fd, 0
@@ -292,7 +293,7 @@ class _Writer(io.RawIOBase):
 
 
 def die_after(operations: int) -> None:
-    """Kill this process by SIGKILL when it has changed files so many times, wherever it is then."""
+    """Let this process kill itself with SIGKILL after this many changes to files."""
     left = operations
     lock = threading.Lock()
 

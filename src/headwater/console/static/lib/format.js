@@ -1,4 +1,4 @@
-// How values look: numbers, durations, times and the cells of a view. Pure functions.
+// Format numbers, durations, times and the cells of a view. Pure functions.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenth = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -29,18 +29,18 @@ export function formatDuration(ms) {
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
 }
 
-/** How long ago, in whole seconds. */
+/** An age in whole seconds: `5 s ago`. */
 export function formatAge(ms) {
   return ms < 60_000 ? `${Math.max(0, Math.floor(ms / 1000))} s ago` : `${formatDuration(ms)} ago`;
 }
 
-/** `20:44:11`, with the day in front where it is not today. */
+/** `20:44:11`, preceded by the day if it is not today. */
 export function formatTime(time, zone) {
   const date = toDate(time);
   return `${dayUnlessToday(date, zone)}${clock(date, zone, true)}`;
 }
 
-/** `20:44 – 20:45`; seconds only where one of the two has some. */
+/** `20:44 – 20:45`; with seconds only if one of the two times has some. */
 export function formatRange(start, end, zone) {
   const [from, to] = [toDate(start), toDate(end)];
   const seconds = from.getTime() % 60_000 !== 0 || to.getTime() % 60_000 !== 0;
@@ -57,7 +57,7 @@ export function isTimeRange(type) {
   return TIME_RANGE.test(type.replaceAll(" ", ""));
 }
 
-/** The text of a view's cell; the exact value is for the tooltip, see `exactCell`. */
+/** The text of a view's cell; `exactCell` returns the exact value for the tooltip. */
 export function formatCell(value, type, zone) {
   if (value === null) return NOTHING;
   if (isTimeRange(type)) return formatRange(value.start, value.end, zone);
@@ -67,7 +67,7 @@ export function formatCell(value, type, zone) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-/** The value as the API gives it, where the cell's text says less; else null. */
+/** The value as the API returns it, or null if the cell's text shows all of it. */
 export function exactCell(value, type, zone) {
   const exact = typeof value === "object" ? JSON.stringify(value) : String(value);
   return value === null || exact === formatCell(value, type, zone) ? null : exact;
@@ -78,12 +78,12 @@ function formatNumber(value, type) {
   return value !== 0 && Math.abs(value) < 0.1 ? small.format(value) : hundredth.format(value);
 }
 
-/** Decimals come as text, so that none of their digits is lost. */
+/** Decimals arrive as text, so that no digit is lost. */
 function groupDigits(text) {
   return text.replace(/^-?\d+/, (digits) => digits.replace(/\B(?=(\d{3})+$)/g, ","));
 }
 
-/** Times come as milliseconds, or as text with microseconds; text without a zone is shown as it stands. */
+/** Times arrive as milliseconds, or as text with microseconds; text without a zone is shown unconverted. */
 function toDate(time) {
   if (typeof time === "number") return new Date(time);
   const [, seconds, fraction, utc] = /^(.*?)(\.\d+)?(Z?)$/.exec(time);

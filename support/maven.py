@@ -1,4 +1,4 @@
-"""Jars for comparison, by Maven, kept between runs. Nothing of Headwater needs them."""
+"""Jars that benchmarks and tests compare with, downloaded with Maven and cached. Headwater itself needs none."""
 
 import os
 import shutil
@@ -19,10 +19,10 @@ _POM = (
 
 
 def jars(name: str, dependencies: Sequence[tuple[str, str, str]], *, transitive: bool = False) -> Path:
-    """The folder with exactly these jars, or with all that they need too; fetched where they are missing."""
+    """Return a folder with exactly these jars, or also their dependencies; download them if they are missing."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
-            sys.exit(f"cannot get {name}: there is no {program} on the PATH; install it and run this again")
+            sys.exit(f"cannot download {name}: {program} is not on the PATH; install it and run this again")
     folder = CACHE / name
     found = folder / "jars"
     if (folder / "complete").exists():
@@ -31,11 +31,11 @@ def jars(name: str, dependencies: Sequence[tuple[str, str, str]], *, transitive:
     more = "" if transitive else _ALONE
     (folder / "pom.xml").write_text(_POM.format("".join(_DEPENDENCY.format(*each, more) for each in dependencies)))
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={found}"]
-    print(f"getting {name} with Maven ...", flush=True)
+    print(f"downloading {name} with Maven ...", flush=True)
     done = subprocess.run(
         ["mvn", "-q", "-B", *goal], cwd=folder, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     if done.returncode:
-        sys.exit(f"cannot get {name} with Maven:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        sys.exit(f"cannot download {name} with Maven:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     (folder / "complete").touch()
     return found

@@ -1,12 +1,12 @@
-// Two small pictures, drawn as SVG: a line for a rate over the last minute, bars for recent batches.
-// Both have a fixed number of slots and fill from the right, so that what moves is time and not the scale.
+// Two small SVG charts: a line for a rate over the last minute, and bars for recent batches.
+// Both have a fixed number of slots and fill from the right, so the time axis never changes its scale.
 
 import { setAttribute, setText, svg } from "./dom.js";
 
 const SLOTS = 60;
 const HEIGHT = 24;
 
-/** A line with a soft area below; draw with `drawLine`. */
+/** Make an empty line chart with a filled area; `drawLine` draws it. */
 export function line(label) {
   const area = svg("path", { class: "chart-area" });
   const stroke = svg("path", { class: "chart-line" });
@@ -25,7 +25,7 @@ export function drawLine(chart, values) {
   setAttribute(chart.area, "d", path && `${path}V${HEIGHT}H${SLOTS - shown.length}Z`);
 }
 
-/** One bar per batch; draw with `drawBars`. */
+/** Make an empty chart with one bar per batch; `drawBars` draws it. */
 export function bars(label) {
   const columns = Array.from({ length: SLOTS }, (_, n) => {
     const title = svg("title");
@@ -34,13 +34,13 @@ export function bars(label) {
   return { element: frame(label, SLOTS, "bars", ...columns.map((column) => column.element)), columns };
 }
 
-/** Draw `{value, title}` per batch, oldest first. */
+/** Draw one `{value, title}` per batch, oldest first. */
 export function drawBars(chart, batches) {
   const shown = batches.slice(-SLOTS);
   const top = Math.max(1, ...shown.map((batch) => batch.value));
   chart.columns.forEach(({ element, title }, n) => {
     const batch = shown[n - (SLOTS - shown.length)];
-    // An empty batch is a hairline: it ran.
+    // An empty batch is drawn as a hairline, to show that it ran.
     const height = batch ? Math.max(0.75, (batch.value / top) * HEIGHT) : 0;
     setAttribute(element, "height", round(height));
     setAttribute(element, "y", round(HEIGHT - height));

@@ -1,30 +1,30 @@
-// A view's rows in the browser: the ones read last, with every change since applied.
+// A view's rows in the browser: the rows read last, with every later change applied.
 
 const HELD_MAX = 2000;
 
-/** Rows by key. `complete` says whether these are all the rows the view has. */
+/** Rows by key. `complete` is true if these are all rows of the view; `token` is where its changes continue. */
 export class Rows {
   constructor(shape) {
     this.shape = shape;
-    this.replace([], 0);
+    this.replace([], "");
   }
 
-  /** How many rows to ask the server for. */
+  /** The number of rows to request from the server. */
   static get limit() {
     return HELD_MAX;
   }
 
-  /** Start again from rows as the server gave them. */
-  replace(rows, position) {
+  /** Replace all rows by those of a server response. */
+  replace(rows, token) {
     this.byKey = new Map(rows.map((row) => [this.keyOf(row), row]));
-    this.position = position;
+    this.token = token;
     this.complete = rows.length < HELD_MAX;
-    this.touched = new Map(); // key -> names of the columns that changed since `takeTouched`
+    this.touched = new Map(); // key -> names of the columns that changed since the last `takeTouched`
   }
 
-  apply({ op, before, after, position }) {
+  apply({ op, before, after }, token) {
     const key = this.keyOf(after ?? before);
-    this.position = position;
+    this.token = token;
     if (op === "d") {
       this.byKey.delete(key);
       return;
@@ -38,14 +38,14 @@ export class Rows {
     this.byKey.set(key, after);
   }
 
-  /** The columns that changed, by key, since the last call. */
+  /** Return the columns that changed since the last call, by key. */
   takeTouched() {
     const touched = this.touched;
     this.touched = new Map();
     return touched;
   }
 
-  /** The rows in the order of a column, then of the key; the first HELD_MAX are kept, the others forgotten. */
+  /** Return the rows ordered by a column, then by the key; rows after the first HELD_MAX are discarded. */
   sorted({ column, descending }) {
     const sign = descending ? -1 : 1;
     const rest = this.shape.key.filter((name) => name !== column);
@@ -69,7 +69,7 @@ function same(a, b) {
   return a === b || (typeof a === "object" && JSON.stringify(a) === JSON.stringify(b));
 }
 
-/** As the server sorts: nothing, then numbers, then text; a window by its start. */
+/** The server's order: null, then numbers, then text; a window by its start. */
 function compare(a, b) {
   const [x, y] = [sortable(a), sortable(b)];
   if (typeof x !== typeof y) return typeof x === "number" ? -1 : 1;
