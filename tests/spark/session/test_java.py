@@ -99,7 +99,7 @@ def test_java_home_without_java_is_skipped(tmp_path: Path) -> None:
     ("script", "reason"),
     [
         ("echo cannot open shared object file >&2; exit 127\n", "cannot open shared object file"),
-        ("exit 0\n", "it said 'nothing'"),
+        ("exit 0\n", "it printed 'nothing'"),
     ],
 )
 def test_java_that_does_not_run_is_skipped(tmp_path: Path, script: str, reason: str) -> None:
