@@ -17,7 +17,7 @@ from headwater.process.kernel import Kernel
 from headwater.process.tables.aggregate import AggregateKernel
 from headwater.process.tables.ranking import RankingKernel, RankLateness, RankOrder
 from headwater.spark.kernels.attach import OutputTiming, attach, describe
-from headwater.spark.kernels.watermark_sources import INPUTS_KEY, SOURCE, WATERMARK
+from headwater.spark.kernels.watermark_sources import INPUTS_KEY, METADATA_COLUMNS, SOURCE, WATERMARK
 from headwater.spark.operators.timing import (
     Timing,
     common_idle,
@@ -67,7 +67,7 @@ def deduplicate(
     if keep not in ("first", "last"):
         raise InvalidError(f"deduplicate: `keep` must be 'first' or 'last', not {keep!r}")
     time = timing_of(rows).event_time
-    names = _names(key) or [name for name in rows.columns if name not in (CHANGE, WATERMARK, SOURCE)]
+    names = _names(key) or [name for name in rows.columns if name not in METADATA_COLUMNS]
     by_time = [time] if time is not None and key else []
     chosen = RankOrder.read(_names(order) or by_time)
     kernel = RankingKernel.top(1, names, chosen if keep == "first" else chosen.reversed, kernel_schema(rows))

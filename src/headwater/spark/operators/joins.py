@@ -19,7 +19,7 @@ from headwater.process.tables.sides import LEFT, RIGHT, SIDE, SIDES, TIME, How, 
 from headwater.process.tables.table_join import JoinKernel
 from headwater.process.windows.windows import Time
 from headwater.spark.kernels.attach import OutputTiming, attach, describe
-from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
+from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS, SOURCE
 from headwater.spark.operators.side_input import SideInput
 from headwater.spark.operators.timing import MARK, Timing, kernel_schema, mark_times, select_used, timing_of
 from headwater.spark.source.decoding import event_time_of
@@ -168,7 +168,7 @@ def _side(
 
 
 def _columns(rows: DataFrame) -> list[Column]:
-    return [F.col(f"`{name}`") for name in rows.columns if name not in (CHANGE, WATERMARK, SOURCE)]
+    return [F.col(f"`{name}`") for name in rows.columns if name not in METADATA_COLUMNS]
 
 
 def _keys(sides: Sides, number: int) -> list[Column]:

@@ -14,11 +14,17 @@ import polars as pl
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from headwater.change import CHANGE
 from headwater.process.watermarks import Estimate
 from headwater.spark.kernels.frames import empty_like
 from headwater.spark.kernels.runner import Times
-from headwater.spark.kernels.watermark_sources import SOURCE, SOURCES_MAX, WATERMARK, inputs_of, source_number
+from headwater.spark.kernels.watermark_sources import (
+    METADATA_COLUMNS,
+    SOURCE,
+    SOURCES_MAX,
+    WATERMARK,
+    inputs_of,
+    source_number,
+)
 from headwater.spark.source.decoding import BY_PARTITION_KEY, DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, estimate_of
 
 MARK = "_mark"
@@ -135,7 +141,7 @@ def select_used(rows: DataFrame, names: Iterable[str | None]) -> DataFrame:
     used = {name for name in names if name is not None}
     if not used <= set(rows.columns):
         return rows
-    kept = {*used, timing_of(rows).event_time, CHANGE, WATERMARK, SOURCE}
+    kept = {*used, timing_of(rows).event_time, *METADATA_COLUMNS}
     return rows.select(*(f"`{name}`" for name in rows.columns if name in kept))
 
 

@@ -3,7 +3,7 @@
 PySpark's own daemon forks first, and then every worker imports pandas, PyArrow and the rest. Polars is imported in
 the workers: it starts threads when it is imported, and a forked process has only the thread that forked it.
 
-It is in `source` because every worker reads the log; `session` sets it as `spark.python.daemon.module`.
+It is not in `session`, which sets it as `spark.python.daemon.module`, because it imports the data source.
 """
 
 import pandas  # noqa: F401 - for the workers
