@@ -1,4 +1,4 @@
-"""Values inside JSON: a column of times is written as each of them is."""
+"""Values in JSON: a column of times is written like its single values."""
 
 from datetime import UTC, datetime
 
@@ -12,7 +12,7 @@ from headwater.json_values import time_text, time_texts
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
 @given(times=st.lists(st.none() | st.datetimes()))
-def test_a_column_of_times_is_written_as_each_of_them(zone: str | None, times: list[datetime | None]) -> None:
+def test_a_column_of_times_is_written_like_its_values(zone: str | None, times: list[datetime | None]) -> None:
     instants = times if zone is None else [time and time.replace(tzinfo=UTC) for time in times]
     column = pa.chunked_array([pa.array(instants, pa.timestamp("us", tz=zone))])
     assert time_texts(column).to_pylist() == [None if time is None else time_text(time) for time in instants]

@@ -1,25 +1,37 @@
-"""Sink: the contract between a query and the place outside where its results go. Exactly once, or it says so.
+"""The contract of sinks: how a query writes its results to a destination outside the app.
 
-Results come in numbered batches. After a crash a batch comes again, with the same number and the same rows; so a
-sink that keeps the number with the rows, in one atomic step, can tell what it has. Two pipelines of one name can
-be alive at a time, one of them a zombie; so who opens a sink fences all who opened it before.
+A sink is a plain value that a user declares. Opening it for a query returns a writer:
 
     writer = sink.open(stream)
-    writer.write(batch)         # False: it was there already
+    writer.write(batch)         # False: the batch is already written
     writer.close()
 
-A run is the life of one checkpoint. A new run starts from the first record again and gives everything once more; a
-sink that can takes the new run's first batch as a fresh start and drops what was there, in the same step. One that
-cannot (a log forgets nothing) refuses with a `ConflictError` that names the ways out. A run that was replaced is
-over: were its next batch, from a copy of the old checkpoint, taken as a fresh start too, all before it would be
-lost; so a sink remembers the runs it had, and refuses these with a `ConflictError`.
+**Batches.** Results arrive in numbered batches. After a crash, a batch is written again, with the same number and
+the same rows. A sink that stores the number together with the rows, in one atomic step, can recognise and skip a
+batch that it already has. That is how a sink is exactly once; a sink that cannot store the number declares
+`Guarantee.AT_LEAST_ONCE`.
 
-`headwater.testing.sink_contract` has the contract as tests, for every sink.
+**Fencing.** Two pipelines of the same name can be alive at the same time, for example after a network partition.
+So `open` fences every writer of the query that was opened before: their `write` raises a `ConflictError`.
 
-An `UnavailableError` says that the place is away: the query waits for it, however long. A `RefusedError` says that
-the place does not take a row of the batch; a writer that raises it can also `rehearse`, or names the rows in it.
-So, after a few tries, the records behind such rows are found, and go to the dead letters. Every other error is the
-query's: given up with its message.
+**Runs.** A run is the lifetime of one checkpoint. A new run starts from the first record and delivers all results
+again. Its first batch replaces the rows of the previous run, in the same atomic step. A sink that cannot replace
+rows (a log keeps every record) raises a `ConflictError` that names the alternatives. `Stream.continues` names a
+run whose rows are kept instead.
+
+A replaced run must not write again: if a batch from a copy of its old checkpoint were taken for a new run, it
+would replace all rows. So a sink remembers the runs that were replaced, and refuses their batches with a
+`ConflictError`.
+
+**Errors.** The error that a writer raises decides what happens to the query:
+
+    UnavailableError    the destination cannot be reached or has no space: the query retries until it succeeds
+    RefusedError        the destination does not accept a row: after a few attempts, the records that produced such
+                        rows are found and sent to the dead letters. The error names the rows, or else the writer
+                        implements `rehearse`.
+    any other error     the query fails with its message
+
+`headwater.testing.sink_contract` tests this contract; every sink of Headwater passes it, and so can yours.
 """
 
 from dataclasses import dataclass
@@ -30,11 +42,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REFUSALS_MAX = 100
-"""Of a batch: where a place refuses more rows, or a function fails on more, it is not the rows that are wrong."""
+"""If more rows of a batch are refused, or fail in a function, the fault is not in single rows: the query fails."""
 
 
 class Guarantee(StrEnum):
-    """What a sink promises about a batch that was written, whatever was killed on the way."""
+    """The number of times that a batch is written to the destination, including after crashes."""
 
     EXACTLY_ONCE = "exactly once"
     AT_LEAST_ONCE = "at least once"
@@ -42,12 +54,13 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What a query delivers.
+    """The results of a query, as a sink has to know them to open.
 
-    `query` names it among all that write to the same place (`app.function`). With a `key` a row replaces the one
-    of the same key; without, rows are appended. `changes` says that rows can be taken back. `servers` is the
-    address of the app's log, for a sink that writes there. `continues` names a run before this one whose rows
-    stay: where that one was the last to write, the new run is no fresh start.
+    query      identifies the query among all that write to the same destination (`app.function`) schema     the
+    columns of the rows key        with a key, a row replaces the earlier row of the same key; without, rows are
+    appended changes    whether the query retracts rows; batches then have `signs` servers    the address of the
+    app's log, for sinks that write there continues  an earlier run whose rows are kept: if it was the last one to
+    write, the new run does not replace them
     """
 
     query: str
@@ -60,9 +73,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One micro-batch's rows; `signs` has 1 for a row that is put and -1 for one that is taken back.
+    """The rows of one micro-batch.
 
-    Rows of a key are in the order in which they happened. `signs` is None where nothing is ever taken back.
+    `signs` has 1 for each row that is inserted and -1 for each row that is retracted; it is None if the query
+    never retracts rows. The rows of a key are in the order in which they changed.
     """
 
     run: str
@@ -72,31 +86,35 @@ class Batch:
 
 
 class Writer(Protocol):
-    """An opened sink, for one query and one thread."""
+    """An open sink, used by one query and one thread."""
 
     def write(self, batch: Batch) -> bool:
-        """Put the batch where it belongs, with its number; False if it is there already.
+        """Write the batch and its number in one atomic step; return False if the batch is already written.
 
-        ConflictError if another writer of the same query was opened since.
+        Raises ConflictError if another writer of the query was opened since, or if the batch's run was replaced.
         """
 
     def close(self) -> None:
-        """Let go of connections; what was written stays."""
+        """Release connections; batches that were written stay."""
 
 
 @runtime_checkable
 class Rehearsing(Protocol):
-    """A writer that can try rows out."""
+    """A writer that can try a batch without writing it."""
 
     def rehearse(self, batch: Batch) -> None:
-        """Write the batch and take it back before anybody sees it; raises what `write` would."""
+        """Write the batch and roll back before it is visible; raises the errors that `write` would raise."""
 
 
 class Sink(Protocol):
-    """A place for results, as a user declares it: a plain value that opens nothing by itself."""
+    """A destination for results, as a user declares it: a plain value that opens nothing by itself."""
 
     @property
     def guarantee(self) -> Guarantee: ...
 
     def open(self, stream: Stream) -> Writer:
-        """Make the place ready, check that the stream fits, and fence every writer of the query opened before."""
+        """Prepare the destination, check that the stream fits, and fence earlier writers of the query.
+
+        Raises InvalidError if the destination cannot hold the stream, and ConflictError if it belongs to another
+        query.
+        """

@@ -89,7 +89,9 @@ def test_missing_topic_without_auto_creation(headwater: Run, tmp_path: Path) -> 
 
 def test_no_broker_at_the_address(headwater: Run, tmp_path: Path, free_port: int) -> None:
     result = headwater("topic", "list", "-b", f"127.0.0.1:{free_port}")
-    complains(result, f"cannot reach a broker at 127.0.0.1:{free_port}", "is it running?", code=1)
+    complains(
+        result, f"cannot reach a broker at 127.0.0.1:{free_port}", "start one with `headwater broker`", code=1
+    )
 
 
 @pytest.mark.parametrize(

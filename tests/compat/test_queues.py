@@ -189,7 +189,7 @@ def shares_begun(queue: Queue) -> set[str]:
     shape = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
     with Client(queue.servers) as client:
         request = DescribeShareGroupOffsetsRequest(groups=[shape(group_id="new", topics=None)])
-        return {group.group_id for group in client._call(None, request).groups if group.topics}
+        return {group.group_id for group in client.call(request).groups if group.topics}
 
 
 @pytest.mark.compat("queues: release and reject, with a delivery count", client="confluent-kafka")

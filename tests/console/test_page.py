@@ -382,7 +382,7 @@ def test_rebuilt_view_is_read_again(shop, visit):
     rows = page.locator("table.rows tbody tr")
     expect(rows).to_have_count(2)
     generations = Generations(shop.views)
-    rebuild = generations.ask_rebuild("revenue")
+    rebuild = generations.request_rebuild("revenue")
     shop.views.declare(dataclasses.replace(shop.views.shape("revenue"), name=rebuild.name))
     shop.sell(("milk", 0, 1.0), view=rebuild.name)
     generations.swap(rebuild)

@@ -1,4 +1,4 @@
-"""Delta tables: the contract, and what is Delta's own."""
+"""The Delta sink: the contract, and behaviour that is specific to Delta."""
 
 import sys
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class TestContract(SinkContract):
         return make
 
 
-def test_many_small_files_become_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_are_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "_COMPACT_EVERY", 10)
     monkeypatch.setattr(delta, "_COMPACT_FILES", 5)
     with closing(hw.Delta(tmp_path).open(PLAIN)) as writer:
@@ -58,7 +58,7 @@ def test_many_small_files_become_few(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert not writer.write(batch_of(24, [24]))
 
 
-def test_a_writer_that_is_overtaken_between_looking_and_committing_is_refused(
+def test_a_writer_that_is_fenced_between_its_check_and_its_commit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n, stream in enumerate((PLAIN, KEYED)):
@@ -72,37 +72,41 @@ def test_a_writer_that_is_overtaken_between_looking_and_committing_is_refused(
         assert [row["k"] for row in rows_in(path)] == [1, 2]
 
 
-def test_a_table_that_somebody_else_made_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_table_is_not_changed(tmp_path: Path) -> None:
     write_deltalake(tmp_path, batch_of(0, [1]).rows)
-    with pytest.raises(ConflictError, match="it belongs to 'somebody else'"):
+    with pytest.raises(ConflictError, match="was not created by Headwater"):
         hw.Delta(tmp_path).open(PLAIN)
     assert len(rows_in(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
-    ("schema", "key", "says"),
+    ("schema", "key", "message"),
     [
-        ({"a b": pa.int64()}, (), "'a b' has a sign"),
+        ({"a b": pa.int64()}, (), "'a b' has a character"),
         ({"k": pa.duration("us")}, (), "no type for column 'k', duration"),
         ({"k": pa.list_(pa.int64())}, ("k",), "'k' cannot be a key"),
         ({"k": pa.float64()}, ("k",), "'k' cannot be a key"),
         ({"k": pa.int64()}, ("z",), "no column 'z'"),
     ],
 )
-def test_what_delta_cannot_hold_is_named(tmp_path: Path, schema: Any, key: tuple[str, ...], says: str) -> None:
-    with pytest.raises(InvalidError, match=says):
+def test_columns_that_delta_cannot_store_are_refused(
+    tmp_path: Path, schema: Any, key: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InvalidError, match=message):
         hw.Delta(tmp_path / "t").open(Stream(query="q", schema=pa.schema(schema), key=key))
     assert not (tmp_path / "t").exists()
 
 
-def test_without_the_package_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_install_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(InvalidError, match="'deltalake' is missing") as caught:
         hw.Delta(tmp_path).open(PLAIN)
     assert caught.value.hint == "pip install 'headwater[delta]'"
 
 
-def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
+def test_an_impossible_path_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidError, match=r"Delta table '.*/file/t': .*Not a directory"):
         hw.Delta(tmp_path / "file" / "t").open(PLAIN)

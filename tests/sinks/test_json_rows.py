@@ -57,12 +57,12 @@ ROW = st.fixed_dictionaries(
     }
 )
 NULLABLE = ROW.flatmap(
-    lambda row: st.sets(st.sampled_from(list(row))).map(lambda gone: {**row, **dict.fromkeys(gone)})
+    lambda row: st.sets(st.sampled_from(list(row))).map(lambda nulls: {**row, **dict.fromkeys(nulls)})
 )
 
 
 @given(st.lists(NULLABLE, min_size=1, max_size=5))
-def test_rows_are_what_their_values_are_one_by_one(rows: list[dict[str, Any]]) -> None:
+def test_rows_are_written_like_their_single_values(rows: list[dict[str, Any]]) -> None:
     table = pa.Table.from_pylist(rows, SCHEMA)
     parts = {field.name: or_null(json_part(field.type)) for field in SCHEMA}
     expected = [{name: parts[name](value) for name, value in row.items()} for row in table.to_pylist()]
@@ -74,7 +74,7 @@ def test_rows_are_what_their_values_are_one_by_one(rows: list[dict[str, Any]]) -
         assert list(row) == [name for name in SCHEMA.names if name != "small"]
 
 
-def test_numbers_of_a_column_are_json_numbers_unless_json_has_none() -> None:
+def test_numbers_are_json_numbers_unless_they_are_infinite() -> None:
     table = pa.table({"x": [1.5, None], "y": [math.inf, 2.0]})
     assert json_objects(table).to_pylist() == [b'{"x":1.5,"y":"Infinity"}', b'{"x":null,"y":2.0}']
 

@@ -1,4 +1,4 @@
-"""Mail, through a small but real SMTP server."""
+"""The mail sink, with a small but real SMTP server."""
 
 import socketserver
 import threading
@@ -24,52 +24,52 @@ def batch_of(number: int, *changes: tuple[str, int, int]) -> Batch:
 
 
 class Postbox:
-    """Takes mail as RFC 5321 says; `answers` has what it says instead of yes to a command.
+    """Accepts mail by RFC 5321; `replies` has the replies to commands that are not accepted.
 
-    A mail with the word that it `refuses` is not taken.
+    A mail that contains the text `refuses` is refused.
     """
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
         self.recipients: list[str] = []
-        self.answers: dict[str, str] = {}
+        self.replies: dict[str, str] = {}
         self.refuses: str | None = None
         postbox = self
 
         class Handler(socketserver.StreamRequestHandler):
-            def say(self, line: str) -> None:
+            def reply(self, line: str) -> None:
                 self.wfile.write(line.encode() + b"\r\n")
 
             def handle(self) -> None:
-                self.say("220 postbox")
+                self.reply("220 postbox")
                 while line := self.rfile.readline().decode().strip():
                     command = line.split()[0].upper()
-                    answer = postbox.answers.get(command) or postbox.answers.get(line)
+                    answer = postbox.replies.get(command) or postbox.replies.get(line)
                     if answer:
-                        self.say(answer)
+                        self.reply(answer)
                     elif command == "RCPT":
                         postbox.recipients.append(line)
-                        self.say("250 ok")
+                        self.reply("250 ok")
                     elif command == "DATA":
-                        self.say("354 go on")
-                        self.take()
+                        self.reply("354 continue")
+                        self.receive()
                     elif command == "QUIT":
-                        self.say("221 bye")
+                        self.reply("221 bye")
                         return
                     else:
-                        self.say("250 ok")
+                        self.reply("250 ok")
 
-            def take(self) -> None:
+            def receive(self) -> None:
                 lines = []
                 while (line := self.rfile.readline()) != b".\r\n":
                     lines.append(line.removeprefix(b"."))
-                answer = postbox.answers.get("END", "250 taken")
+                answer = postbox.replies.get("END", "250 accepted")
                 if postbox.refuses is not None and any(postbox.refuses.encode() in line for line in lines):
                     answer = "554 not this one"
                 if answer.startswith("250"):
                     mail: Any = message_from_bytes(b"".join(lines), policy=policy.default)
                     postbox.mails.append(mail)
-                self.say(answer)
+                self.reply(answer)
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -116,18 +116,18 @@ def test_a_batch_is_a_mail_with_its_changes(postbox: Postbox) -> None:
     ]
 
 
-def test_a_mail_for_each_row_named_by_it(postbox: Postbox) -> None:
-    sink = mail_to(postbox, each="row", subject="{product} is low: {left}\nBcc: everybody")
+def test_a_mail_for_each_row_with_its_columns_in_the_subject(postbox: Postbox) -> None:
+    sink = mail_to(postbox, each="row", subject="{product} is low: {left}\nBcc: everyone")
     sink.open(STREAM).write(batch_of(0, ("tea", 2, 1), ("milk", 1, 1)))
     assert [mail["Subject"] for mail in postbox.mails] == [
-        "milk is low: 1 Bcc: everybody",
-        "tea is low: 2 Bcc: everybody",
+        "milk is low: 1 Bcc: everyone",
+        "tea is low: 2 Bcc: everyone",
     ]
     assert all(mail["Bcc"] is None for mail in postbox.mails)
     assert len({mail["Message-ID"] for mail in postbox.mails}) == 2
 
 
-def test_a_mail_sent_again_has_the_same_id(postbox: Postbox) -> None:
+def test_a_repeated_mail_has_the_same_id(postbox: Postbox) -> None:
     for _ in range(2):
         mail_to(postbox).open(STREAM).write(batch_of(0, ("tea", 2, 1)))
     first, second = postbox.mails
@@ -138,7 +138,7 @@ def test_several_recipients(postbox: Postbox) -> None:
     sink = hw.Mail(["a@example.org", "b@example.org"], sender="shop@example.org", server=postbox.address)
     sink.open(STREAM).write(batch_of(0, ("tea", 2, 1)))
     assert len(postbox.recipients) == 2
-    postbox.answers["rcpt TO:<b@example.org>"] = "550 no such user"
+    postbox.replies["rcpt TO:<b@example.org>"] = "550 no such user"
     with pytest.raises(InvalidError, match=r"b@example\.org: 550 no such user"):
         sink.open(STREAM).write(batch_of(1, ("tea", 2, 1)))
 
@@ -155,17 +155,19 @@ def test_several_recipients(postbox: Postbox) -> None:
         ("EHLO", "421 shutting down", UnavailableError),
     ],
 )
-def test_what_the_server_says_decides(postbox: Postbox, command: str, answer: str, kind: type[Exception]) -> None:
-    postbox.answers[command] = answer
+def test_the_reply_decides_whether_to_retry(
+    postbox: Postbox, command: str, answer: str, kind: type[Exception]
+) -> None:
+    postbox.replies[command] = answer
     if command == "EHLO":
-        postbox.answers["HELO"] = answer
+        postbox.replies["HELO"] = answer
     with pytest.raises(kind, match=answer):
         mail_to(postbox).open(STREAM).write(batch_of(0, ("tea", 2, 1)))
-    postbox.answers.clear()
+    postbox.replies.clear()
     assert mail_to(postbox).open(STREAM).write(batch_of(0, ("tea", 2, 1)))
 
 
-def test_mails_that_are_refused_are_named_when_the_others_are_sent(postbox: Postbox) -> None:
+def test_refused_mails_are_named_after_the_others_are_sent(postbox: Postbox) -> None:
     postbox.refuses = "tea"
     with pytest.raises(RefusedError, match="554 not this one") as error:
         mail_to(postbox, each="row").open(STREAM).write(
@@ -175,25 +177,25 @@ def test_mails_that_are_refused_are_named_when_the_others_are_sent(postbox: Post
     assert len(postbox.mails) == 2
 
 
-def test_a_server_that_is_away_is_waited_for() -> None:
+def test_an_unreachable_server_is_unavailable() -> None:
     sink = hw.Mail("a@example.org", sender="b@example.org", server="127.0.0.1:1")
     with pytest.raises(UnavailableError, match="Connection refused"):
         sink.open(STREAM).write(batch_of(0, ("tea", 2, 1)))
 
 
-def test_a_server_without_what_is_asked_for_is_named(postbox: Postbox) -> None:
+def test_a_missing_capability_of_the_server_is_named(postbox: Postbox) -> None:
     with pytest.raises(InvalidError, match="STARTTLS"):
         mail_to(postbox, tls="starttls").open(STREAM).write(batch_of(0, ("tea", 2, 1)))
     with pytest.raises(InvalidError, match="AUTH"):
         mail_to(postbox, user="shop", password="x").open(STREAM).write(batch_of(0, ("tea", 2, 1)))
 
 
-def test_settings_that_make_no_sense_are_named() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(InvalidError, match="expected host:port"):
         hw.Mail("a@b", sender="c@d", server="localhost")
     with pytest.raises(InvalidError, match="'plain', 'starttls' or 'tls'"):
         hw.Mail("a@b", sender="c@d", tls="yes")
-    with pytest.raises(InvalidError, match="it may name query, count"):
+    with pytest.raises(InvalidError, match="it may contain query, count"):
         hw.Mail("a@b", sender="c@d", subject="{product}").open(STREAM)
-    with pytest.raises(InvalidError, match="it may name query, count, product, left"):
+    with pytest.raises(InvalidError, match="it may contain query, count, product, left"):
         hw.Mail("a@b", sender="c@d", subject="{prodct}", each="row").open(STREAM)

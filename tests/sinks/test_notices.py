@@ -1,4 +1,4 @@
-"""What a batch is as notices, whatever the order in which its rows come."""
+"""The notices of a batch do not depend on the order of its rows."""
 
 import random
 from typing import Any
@@ -25,7 +25,7 @@ def batch_of(changes: Changes, *, signed: bool = True, number: int = 3) -> Batch
     return Batch(run="r", number=number, rows=rows, signs=signs)
 
 
-def told(stream: Stream, batch: Batch) -> list[tuple[str, Any, Any]]:
+def changes_of(stream: Stream, batch: Batch) -> list[tuple[str, Any, Any]]:
     return [(c.op.value, c.before, c.after) for n in notices(stream, batch, each="batch") for c in n.changes]
 
 
@@ -33,7 +33,7 @@ def row(k: str, v: int) -> dict[str, Any]:
     return {"k": k, "v": v}
 
 
-def test_changes_of_a_key_are_one() -> None:
+def test_the_changes_of_a_key_become_one() -> None:
     changes = [
         ("b", 1, -1),
         ("b", 2, 1),
@@ -44,26 +44,26 @@ def test_changes_of_a_key_are_one() -> None:
         ("b", 2, -1),
         ("b", 9, 1),
     ]
-    assert told(KEYED, batch_of(changes)) == [
+    assert changes_of(KEYED, batch_of(changes)) == [
         ("c", None, row("a", 5)),
         ("u", row("b", 1), row("b", 9)),
         ("d", row("c", 3), None),
     ]
 
 
-def test_rows_without_a_key_are_each_their_own() -> None:
-    assert told(PLAIN, batch_of([("b", 1, 1), ("a", 1, 1), ("a", 1, 1)], signed=False)) == [
+def test_every_row_without_a_key_is_a_change() -> None:
+    assert changes_of(PLAIN, batch_of([("b", 1, 1), ("a", 1, 1), ("a", 1, 1)], signed=False)) == [
         ("c", None, row("a", 1)),
         ("c", None, row("a", 1)),
         ("c", None, row("b", 1)),
     ]
-    assert told(PLAIN, batch_of([("a", 1, 1), ("a", 1, -1)])) == [
+    assert changes_of(PLAIN, batch_of([("a", 1, 1), ("a", 1, -1)])) == [
         ("c", None, row("a", 1)),
         ("d", row("a", 1), None),
     ]
 
 
-def test_ids_tell_batches_and_parts_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_are_unique_across_batches_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHANGES_MAX", 2)
     rows = [(f"{n}", n, 1) for n in range(5)]
     found = [
@@ -78,7 +78,7 @@ def test_ids_tell_batches_and_parts_apart(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.just(1))), st.randoms())
-def test_the_order_of_rows_changes_nothing(rows: Changes, chance: random.Random) -> None:
+def test_the_order_of_rows_does_not_matter(rows: Changes, chance: random.Random) -> None:
     shuffled = chance.sample(rows, len(rows))
     first, second = (notices(PLAIN, batch_of(r, signed=False), each="row") for r in (rows, shuffled))
     assert first == second

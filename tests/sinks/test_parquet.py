@@ -1,4 +1,4 @@
-"""Parquet with a manifest: the contract with a failure at every step of the disk, small files, and full disks."""
+"""The Parquet sink: the contract with a failure at every disk operation, small files, and full disks."""
 
 import errno
 import os
@@ -46,7 +46,7 @@ class Interrupted(Exception):
 
 
 def interruptions(folder: Path, patch: pytest.MonkeyPatch, stream: Stream) -> Iterator[Callable[[Batch], None]]:
-    """A write that ends before the first step that the disk would remember, before the second, and so on."""
+    """Yield writes that fail before the first durable disk operation, before the second, and so on."""
     ended = False
 
     for last in count(1):
@@ -93,8 +93,8 @@ class TestContract(SinkContract):
         return make
 
 
-def test_a_process_that_is_killed_leaves_all_or_nothing(tmp_path: Path) -> None:
-    """The contract's own test, without the faults that are made by hand: a real SIGKILL."""
+def test_a_killed_process_leaves_a_whole_batch_or_none(tmp_path: Path) -> None:
+    """Runs the test of the contract with a real SIGKILL instead of injected faults."""
 
     def make() -> Place:
         return Place(
@@ -107,7 +107,7 @@ def test_a_process_that_is_killed_leaves_all_or_nothing(tmp_path: Path) -> None:
     contract.test_an_interrupted_write_is_whole_or_nothing_and_can_be_done_again(make)
 
 
-def test_small_files_become_few(tmp_path: Path) -> None:
+def test_small_files_are_merged(tmp_path: Path) -> None:
     with closing(hw.Parquet(tmp_path).open(PLAIN)) as writer:
         for number in range(40):
             writer.write(batch_of(number, [number]))
@@ -115,7 +115,7 @@ def test_small_files_become_few(tmp_path: Path) -> None:
     assert hw.read_parquet(tmp_path).column("k").to_pylist() == list(range(40))
 
 
-def test_large_files_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "LARGE_BYTES", 1)
     with closing(hw.Parquet(tmp_path).open(PLAIN)) as writer:
         for number in range(20):
@@ -154,7 +154,7 @@ def test_other_readers_read_the_files(tmp_path: Path) -> None:
     assert pl.read_parquet(hw.parquet_files(tmp_path)).to_dicts() == [{"k": 2, "v": 5}]
 
 
-def test_what_is_no_longer_named_is_deleted_when_readers_had_their_time(tmp_path: Path) -> None:
+def test_files_without_a_manifest_are_deleted_after_the_grace_period(tmp_path: Path) -> None:
     with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
         for number in range(5):
             writer.write(batch_of(number, [1], number, 1))
@@ -176,7 +176,7 @@ def test_what_is_no_longer_named_is_deleted_when_readers_had_their_time(tmp_path
     assert rows_in(tmp_path) == {1: 4, 2: 5}
 
 
-def test_a_writer_so_late_that_its_place_in_the_chain_is_free_again_is_told(tmp_path: Path) -> None:
+def test_a_writer_whose_manifest_version_was_deleted_is_refused(tmp_path: Path) -> None:
     zombie = hw.Parquet(tmp_path).open(PLAIN)
     with closing(hw.Parquet(tmp_path).open(PLAIN)) as writer:
         for number in range(3):
@@ -185,14 +185,14 @@ def test_a_writer_so_late_that_its_place_in_the_chain_is_free_again_is_told(tmp_
     newest = chain.newest()
     assert newest is not None
     chain.clean(newest, 10**15)
-    zombie._chain.check = lambda manifest: None  # type: ignore[attr-defined]  # it looked before it fell asleep
-    with pytest.raises(ConflictError, match="another writer was opened since"):
+    zombie._chain.check = lambda manifest: None  # type: ignore[attr-defined]  # it checked before it was suspended
+    with pytest.raises(ConflictError, match="another writer has opened it since"):
         zombie.write(batch_of(9, [9]))
     assert sorted(rows_in(tmp_path)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("where", ["data", "manifest"])
-def test_a_full_disk_is_waited_for_and_leaves_nothing_half(
+def test_a_full_disk_is_unavailable_and_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     sink = hw.Parquet(tmp_path)
@@ -200,13 +200,13 @@ def test_a_full_disk_is_waited_for_and_leaves_nothing_half(
     writer.write(batch_of(0, [0]))
     full = OSError(errno.ENOSPC, "full")
 
-    def no_room(*args: Any, **kwargs: Any) -> None:
+    def no_space(*args: Any, **kwargs: Any) -> None:
         if where == "data":
             Path(args[1]).write_bytes(b"PAR1 half a fi")
         raise full
 
     with monkeypatch.context() as patched:
-        patched.setattr(*{"data": (pq, "write_table"), "manifest": (manifests, "_encode")}[where], no_room)
+        patched.setattr(*{"data": (pq, "write_table"), "manifest": (manifests, "_encode")}[where], no_space)
         with pytest.raises(UnavailableError, match="No space left on device"):
             writer.write(batch_of(1, [1]))
     assert sorted(rows_in(tmp_path)) == [0]
@@ -216,7 +216,7 @@ def test_a_full_disk_is_waited_for_and_leaves_nothing_half(
     assert sorted(rows_in(tmp_path)) == [0, 1]
 
 
-def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+def test_an_impossible_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidError, match=r"cannot open '.*/file/out': Not a directory"):
         hw.Parquet(tmp_path / "file" / "out").open(PLAIN)
@@ -227,7 +227,7 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests may run as root, whom no permission stops; so the system's answer is given by hand."""
+    """Tests may run as root, which ignores permissions, so the error is injected."""
 
     def denied(*args: Any, **kwargs: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -246,11 +246,11 @@ def test_a_file_system_without_links_is_named(tmp_path: Path, monkeypatch: pytes
         hw.Parquet(tmp_path / "out").open(PLAIN)
 
 
-def test_a_file_that_is_lost_or_damaged_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
     with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
         writer.write(batch_of(0, [1], 0, 1))
     (path,) = hw.parquet_files(tmp_path)
-    Path(path).write_bytes(b"PAR1 no more")
+    Path(path).write_bytes(b"PAR1 damaged")
     with pytest.raises(CorruptError, match="which the newest manifest names"):
         hw.read_parquet(tmp_path)
     Path(path).unlink()

@@ -1,4 +1,4 @@
-"""The PostgreSQL sink on a real server: the contract, and what only a server can do to it."""
+"""The PostgreSQL sink on a real server: the contract, and failures of the server and the connection."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def through(cut: Cut, name: str) -> hw.Postgres:
 
 
 def cuts(server: PostgresServer, name: str, stream: Stream) -> Iterator[Callable[[Batch], None]]:
-    """A write whose connection is cut after some bytes, of what it says or of what it is told."""
+    """Yield writes whose connection is cut after some bytes, sent or received."""
     sizes: dict[str, int] = {}
 
     def write(direction: str, part: float, batch: Batch) -> None:
@@ -83,7 +83,7 @@ class TestPostgres(SinkContract):
 
 
 def test_the_server_is_killed_while_it_commits(postgres: PostgresServer) -> None:
-    """Whether it came to the commit or not, the batch is there once when it comes again."""
+    """After a retry the batch is written once, no matter whether the first commit happened."""
     name, stream = new_name(), stream_of()
     sink = hw.Postgres(postgres.dsn, table=name)
     written: list[tuple[str, int]] = []
@@ -106,7 +106,7 @@ def test_the_server_is_killed_while_it_commits(postgres: PostgresServer) -> None
     assert sorted(found) == sorted(written)
 
 
-def test_a_lost_answer_to_the_commit_is_no_lost_batch(postgres: PostgresServer) -> None:
+def test_a_lost_response_to_the_commit_does_not_repeat_the_batch(postgres: PostgresServer) -> None:
     name, stream, batch = new_name(), stream_of(), batch_of(0, [("a", 1, 1)], signed=False)
     with Cut(postgres.port) as cut, closing(through(cut, name).open(stream)) as writer:
         cut.arm("down", FOREVER)
@@ -120,8 +120,8 @@ def test_a_lost_answer_to_the_commit_is_no_lost_batch(postgres: PostgresServer) 
     assert len(rows_of(postgres.dsn, name, stream)) == 2
 
 
-def test_opening_waits_for_a_commit_under_way(postgres: PostgresServer) -> None:
-    """Its writer is gone, its transaction not yet: only its end says whether the batch is there."""
+def test_opening_waits_for_a_commit_in_progress(postgres: PostgresServer) -> None:
+    """The writer is gone and its transaction is still open: only its end decides whether the batch is written."""
     name, stream = new_name(), stream_of()
     sink = hw.Postgres(postgres.dsn, table=name)
     sink.open(stream).close()
@@ -136,7 +136,7 @@ def test_opening_waits_for_a_commit_under_way(postgres: PostgresServer) -> None:
         assert opened.is_set()
 
 
-def test_an_existing_table_may_have_more(postgres: PostgresServer) -> None:
+def test_an_existing_table_may_have_more_columns(postgres: PostgresServer) -> None:
     name, stream = new_name(), stream_of(key="k", changes=True)
     with psycopg.connect(postgres.dsn) as db:
         db.execute(f"create table {name} (id bigint generated always as identity, v numeric not null, "
@@ -153,11 +153,11 @@ def test_an_existing_table_may_have_more(postgres: PostgresServer) -> None:
         ("k text primary key, v text", "its column 'v' is text, the rows have bigint"),
         ("k text primary key", "it has no column 'v' \\(bigint\\)"),
         ("k text primary key, v bigint, w text not null", "its column 'w' must not be null"),
-        ("k text, v bigint primary key", "no unique index on that; it has \\(v\\)"),
-        ("k text, v bigint", "no unique index on that; it has none"),
+        ("k text, v bigint primary key", "no unique index on these columns; its unique indexes: \\(v\\)"),
+        ("k text, v bigint", "no unique index on these columns; its unique indexes: none"),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused(postgres: PostgresServer, columns: str, message: str) -> None:
+def test_an_unsuitable_table_is_refused(postgres: PostgresServer, columns: str, message: str) -> None:
     name = new_name()
     with psycopg.connect(postgres.dsn) as db:
         db.execute(f"create table {name} ({columns})")  # type: ignore[call-overload]
@@ -165,13 +165,13 @@ def test_a_table_that_does_not_fit_is_refused(postgres: PostgresServer, columns:
         hw.Postgres(postgres.dsn, table=name).open(stream_of(key="k"))
 
 
-def test_rows_of_others_are_not_touched(postgres: PostgresServer) -> None:
+def test_foreign_rows_are_not_touched(postgres: PostgresServer) -> None:
     name = new_name()
     with psycopg.connect(postgres.dsn) as db:
         db.execute(f"create table {name} (k text, v bigint)")  # type: ignore[call-overload]
         db.execute(f"insert into {name} values ('mine', 1)")  # type: ignore[call-overload]
     with pytest.raises(
-        InvalidError, match=f"'public.{name}': it has rows that 'public.headwater_progress' does not"
+        InvalidError, match=f"'public.{name}': it has rows, and 'public.headwater_progress' has no record"
     ):
         hw.Postgres(postgres.dsn, table=name).open(stream_of())
 
@@ -198,11 +198,11 @@ def test_a_refused_row_is_named(postgres: PostgresServer) -> None:
             writer.write(batch_of(0, [("\0", 1, 1)], signed=False))
         with pytest.raises(RefusedError, match="'positive'"):
             writer.rehearse(batch_of(0, [("a", -5, 1)], signed=False))
-        assert writer.write(batch_of(0, [("b", 1, 1)], signed=False)), "and the writer goes on"
+        assert writer.write(batch_of(0, [("b", 1, 1)], signed=False)), "the writer continues"
     assert rows_of(postgres.dsn, name, stream) == [{"k": "b", "v": 1}]
 
 
-def test_a_rehearsal_sees_what_a_commit_would_find(postgres: PostgresServer) -> None:
+def test_a_rehearsal_checks_deferred_constraints(postgres: PostgresServer) -> None:
     name, stream = new_name(), stream_of()
     with psycopg.connect(postgres.dsn) as db:
         db.execute(f"create table {name} (k text unique deferrable initially deferred, v bigint)")  # type: ignore[call-overload]
@@ -213,16 +213,16 @@ def test_a_rehearsal_sees_what_a_commit_would_find(postgres: PostgresServer) -> 
                 attempt(batch_of(1, [("a", 2, 1)], signed=False))
 
 
-def test_null_keys_need_an_index_that_knows_them(postgres: PostgresServer) -> None:
+def test_null_keys_need_an_index_with_equal_nulls(postgres: PostgresServer) -> None:
     name, stream = new_name(), stream_of(key="k")
     with psycopg.connect(postgres.dsn) as db:
         db.execute(f"create table {name} (k text unique, v bigint)")  # type: ignore[call-overload]
-    told = pytest.raises(InvalidError, match=r"its key is null.*takes nulls for different")
-    with closing(hw.Postgres(postgres.dsn, table=name).open(stream)) as writer, told:
+    refused = pytest.raises(InvalidError, match=r"its key is null.*treats nulls as different")
+    with closing(hw.Postgres(postgres.dsn, table=name).open(stream)) as writer, refused:
         writer.write(batch_of(0, [(None, 1, 1)], signed=False))
 
 
-def test_who_cannot_come_in_is_told_and_who_comes_too_early_waits(postgres: PostgresServer) -> None:
+def test_a_refused_login_is_invalid_and_an_unreachable_server_unavailable(postgres: PostgresServer) -> None:
     address = f"127.0.0.1:{postgres.port}"
     with pytest.raises(InvalidError, match='"nobody" does not exist'):
         hw.Postgres(f"postgresql://nobody:secret@{address}/postgres", table="t").open(stream_of())
@@ -233,7 +233,7 @@ def test_who_cannot_come_in_is_told_and_who_comes_too_early_waits(postgres: Post
     assert "secret" not in repr(hw.Postgres("postgresql://nobody:secret@host/db", table="t"))
 
 
-def test_a_role_that_may_not_create_tables_uses_those_it_is_given(postgres: PostgresServer) -> None:
+def test_a_role_without_the_right_to_create_tables_uses_existing_ones(postgres: PostgresServer) -> None:
     name, stream = new_name(), stream_of(key="k", changes=True)
     hw.Postgres(postgres.dsn, table=name).open(stream).close()
     with psycopg.connect(postgres.dsn) as db:
@@ -249,8 +249,8 @@ def test_a_role_that_may_not_create_tables_uses_those_it_is_given(postgres: Post
 
 
 @pytest.mark.parametrize("name", ["", "a.b.c", 'quote"', ".", "x" * 64])
-def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(InvalidError, match="for a table: write"):
+def test_an_invalid_table_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidError, match="as a table name: expected"):
         hw.Postgres("postgresql://127.0.0.1/postgres", table=name).open(stream_of())
 
 

@@ -1,4 +1,4 @@
-"""The SQLite sink: the contract with a failure at every statement, and what is SQLite's own."""
+"""The SQLite sink: the contract with a failure at every statement, and behaviour that is specific to SQLite."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from headwater.testing.sink_contract import Place, SinkContract, batch_of, json_
 
 
 class Failing(sqlite3.Connection):
-    """Dies at a statement: before it is done, or when it is done and nobody hears of it."""
+    """Fails at a statement: before it runs, or after it ran but before the caller gets the result."""
 
     left = 10**9
     done_first = False
@@ -35,10 +35,10 @@ class Failing(sqlite3.Connection):
     def _count(self, execute: Callable[..., sqlite3.Cursor], *arguments: Any) -> sqlite3.Cursor:
         Failing.left -= 1
         if Failing.left < 0 or (Failing.left == 0 and not Failing.done_first):
-            raise sqlite3.OperationalError("it has died")
+            raise sqlite3.OperationalError("the connection failed")
         result = execute(*arguments)
         if Failing.left == 0:
-            raise sqlite3.OperationalError("it has died")
+            raise sqlite3.OperationalError("the connection failed")
         return result
 
 
@@ -112,8 +112,8 @@ class TestSqlite(SqliteContract):
         return make
 
 
-def test_a_killed_process_leaves_nothing_by_half(tmp_path: Path) -> None:
-    """In a file that is there already, and has not our ways."""
+def test_a_killed_process_leaves_no_partial_batch(tmp_path: Path) -> None:
+    """In an existing file, with its own journal mode."""
     sink = hw.Sqlite(str(tmp_path / "all.db"), table='results of "tea"')
     with closing(sqlite3.connect(sink.path)) as db:
         db.execute("create table others (x)")
@@ -127,18 +127,18 @@ def test_a_killed_process_leaves_nothing_by_half(tmp_path: Path) -> None:
         ("k text primary key, v text", "its column 'v' is text, the rows have integer"),
         ("k text primary key", r"it has no column 'v' \(integer\)"),
         ("k text primary key, v integer, w text not null", "its column 'w' must not be null"),
-        ("k text, v integer unique", r"no unique index on that; it has \(v\)"),
-        ("k text, v integer", "no unique index on that; it has none"),
+        ("k text, v integer unique", r"no unique index on these columns; its unique indexes: \(v\)"),
+        ("k text, v integer", "no unique index on these columns; its unique indexes: none"),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused(tmp_path: Path, columns: str, message: str) -> None:
+def test_an_unsuitable_table_is_refused(tmp_path: Path, columns: str, message: str) -> None:
     with closing(sqlite3.connect(tmp_path / "t.db")) as db:
         db.execute(f"create table t ({columns})")
     with pytest.raises(InvalidError, match=message):
         hw.Sqlite(tmp_path / "t.db", table="t").open(stream_of(key="k"))
 
 
-def test_a_table_that_fits_is_used(tmp_path: Path) -> None:
+def test_a_suitable_table_is_used(tmp_path: Path) -> None:
     sink = hw.Sqlite(tmp_path / "t.db", table="t")
     with closing(sqlite3.connect(sink.path)) as db:
         db.execute("create table t (n integer default 7, v bigint, k varchar(10) primary key)")
@@ -157,15 +157,15 @@ def test_a_refused_row_is_named(tmp_path: Path) -> None:
             writer.write(batch_of(0, [("b", 1, 1), ("a", -5, 1), ("c", 2, 1)], signed=False))
         with pytest.raises(RefusedError, match="CHECK constraint failed"):
             writer.rehearse(batch_of(0, [("a", -5, 1)], signed=False))
-        assert writer.write(batch_of(0, [("b", 1, 1)], signed=False)), "and the writer goes on"
+        assert writer.write(batch_of(0, [("b", 1, 1)], signed=False)), "the writer continues"
 
 
-def test_rows_of_others_are_not_touched(tmp_path: Path) -> None:
+def test_foreign_rows_are_not_touched(tmp_path: Path) -> None:
     sink = hw.Sqlite(tmp_path / "t.db", table="t")
     with closing(sqlite3.connect(sink.path)) as db, db:
         db.execute("create table t (k text, v integer)")
         db.execute("insert into t values ('mine', 1)")
-    with pytest.raises(InvalidError, match="rows that headwater_progress does not know"):
+    with pytest.raises(InvalidError, match="headwater_progress has no record"):
         sink.open(stream_of())
 
 
@@ -176,7 +176,7 @@ def test_a_table_belongs_to_one_query(tmp_path: Path) -> None:
         sink.open(Stream(query="app.other", schema=stream_of().schema))
 
 
-def test_what_passes_is_waited_for(tmp_path: Path) -> None:
+def test_a_locked_file_is_unavailable_until_the_lock_is_released(tmp_path: Path) -> None:
     sink = hw.Sqlite(tmp_path / "t.db", table="t")
     with (
         mock.patch("headwater.sinks.sqlite._BUSY_S", 0.05),
@@ -190,14 +190,14 @@ def test_what_passes_is_waited_for(tmp_path: Path) -> None:
         assert writer.write(batch_of(0, [("a", 1, 1)], signed=False))
 
 
-def test_what_cannot_be_a_table_is_refused(tmp_path: Path) -> None:
+def test_an_impossible_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="there is no folder"):
         hw.Sqlite(tmp_path / "missing" / "t.db", table="t").open(stream_of())
-    with pytest.raises(InvalidError, match="no name for a table"):
+    with pytest.raises(InvalidError, match="names starting with 'sqlite_' or 'headwater_' are reserved"):
         hw.Sqlite(tmp_path / "t.db", table="headwater_progress").open(stream_of())
-    (tmp_path / "text").write_text("this is no database, and too long to be an empty one " * 10)
+    (tmp_path / "text").write_text("this is not a database, and too long to be an empty one " * 10)
     with pytest.raises(InvalidError, match="not a database"):
         hw.Sqlite(tmp_path / "text", table="t").open(stream_of())
     alike = pa.schema({"k": pa.string(), "K": pa.string()})
-    with pytest.raises(InvalidError, match="not these columns: k, K"):
+    with pytest.raises(InvalidError, match="differ only in case, which SQLite ignores: k, K"):
         hw.Sqlite(tmp_path / "t.db", table="t").open(Stream(query="app.q", schema=alike))

@@ -1,4 +1,4 @@
-"""The log as a sink, seen by another client that reads committed records only."""
+"""The topic sink, read by another client that sees committed records only."""
 
 import json
 from collections import Counter
@@ -32,7 +32,7 @@ def batch_of(number: int, *rows: tuple[str, int], signs: list[int] | None = None
 
 
 def records(broker: Broker, topic: str = "totals", *, committed: bool = True) -> list[Any]:
-    """Everything that a reader sees, partition by partition."""
+    """Return all records that a reader sees, partition by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -59,7 +59,7 @@ def records(broker: Broker, topic: str = "totals", *, committed: bool = True) ->
 
 
 def table(found: list[Any]) -> dict[str, int]:
-    """What is left when each record replaces the one of its key."""
+    """Return the rows after each record has replaced the one of its key."""
     rows: dict[str, int] = {}
     for record in found:
         key = json.loads(record.key())["k"]
@@ -95,7 +95,7 @@ def test_rows_with_a_key_are_upserts_and_tombstones(broker: Broker, opened: Any)
     assert [r.value() for r in found if json.loads(r.key()) == {"k": "b"}] == [b'{"k":"b","v":2}', None]
 
 
-def test_a_new_topic_of_keys_is_compacted(broker: Broker, opened: Any) -> None:
+def test_a_new_topic_with_keys_is_compacted(broker: Broker, opened: Any) -> None:
     opened(hw.KafkaTopic("totals", configs={"segment.ms": "60000"}))
     opened(hw.KafkaTopic("rows"), PLAIN)
     with Client(broker.bootstrap_servers) as client:
@@ -105,18 +105,18 @@ def test_a_new_topic_of_keys_is_compacted(broker: Broker, opened: Any) -> None:
     assert configs["rows"]["cleanup.policy"] == "delete"
 
 
-def test_keys_are_where_other_clients_look_for_them(broker: Broker, opened: Any) -> None:
+def test_keys_are_partitioned_as_by_other_clients(broker: Broker, opened: Any) -> None:
     names = [f"key-{n}" for n in range(50)]
     opened(hw.KafkaTopic("totals", partitions=5)).write(batch_of(0, *((name, 1) for name in names)))
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
     for name in names:
         producer.produce("totals", key=json.dumps({"k": name}, separators=(",", ":")), value=b'{"v":0}')
     assert producer.flush(20) == 0
-    places: dict[bytes, set[int]] = {}
+    partitions: dict[bytes, set[int]] = {}
     for record in records(broker):
-        places.setdefault(record.key(), set()).add(record.partition())
-    assert len(places) == 50
-    assert all(len(found) == 1 for found in places.values())
+        partitions.setdefault(record.key(), set()).add(record.partition())
+    assert len(partitions) == 50
+    assert all(len(found) == 1 for found in partitions.values())
 
 
 def test_rows_without_a_key_are_appended(broker: Broker, opened: Any) -> None:
@@ -129,7 +129,7 @@ def test_rows_without_a_key_are_appended(broker: Broker, opened: Any) -> None:
     assert {r.partition() for r in found} == {0, 1}
 
 
-def test_changes_without_a_key_say_what_happened(broker: Broker, opened: Any) -> None:
+def test_changes_without_a_key_have_an_envelope(broker: Broker, opened: Any) -> None:
     writer = opened(stream=replace(PLAIN, changes=True))
     writer.write(batch_of(0, ("a", 1), ("a", 1), ("a", 2), signs=[1, -1, 1]))
     row = {"k": "a", "v": 1}
@@ -140,7 +140,7 @@ def test_changes_without_a_key_say_what_happened(broker: Broker, opened: Any) ->
     ]
 
 
-def test_a_batch_that_is_there_is_not_written_again(broker: Broker, opened: Any) -> None:
+def test_a_written_batch_is_not_written_again(broker: Broker, opened: Any) -> None:
     first = opened(stream=PLAIN)
     assert first.write(batch_of(4, ("a", 1)))
     assert not first.write(batch_of(4, ("a", 1)))
@@ -151,68 +151,68 @@ def test_a_batch_that_is_there_is_not_written_again(broker: Broker, opened: Any)
     assert [json.loads(r.value())["k"] for r in records(broker)] == ["a", "c"]
 
 
-def test_progress_is_found_behind_many_batches_that_were_given_up(broker: Broker, opened: Any) -> None:
-    """Each opening ends what the one before had begun; the record that counts lies ever further back."""
+def test_progress_is_found_before_many_aborted_batches(broker: Broker, opened: Any) -> None:
+    """Each opening aborts the transaction before it, so the last committed record is further and further back."""
     opened(stream=PLAIN).write(batch_of(7, ("a", 1)))
     for _ in range(30):
-        begin_and_leave(opened(stream=PLAIN), batch_of(8, ("lost", 1)))
+        write_and_fail(opened(stream=PLAIN), batch_of(8, ("lost", 1)))
     writer = opened(stream=PLAIN)
     assert not writer.write(batch_of(7, ("a", 1)))
     assert [json.loads(r.value())["k"] for r in records(broker)] == ["a"]
     assert len(records(broker, committed=False)) == 31
 
 
-def begin_and_leave(writer: Any, batch: Batch) -> None:
-    """Write a batch, and die before its transaction is committed."""
+def write_and_fail(writer: Any, batch: Batch) -> None:
+    """Write a batch, and fail before its transaction is committed."""
 
-    class Died(Exception):
+    class Failed(Exception):
         pass
 
-    def die(*, commit: bool) -> None:
+    def fail(*, commit: bool) -> None:
         assert commit
-        raise Died
+        raise Failed
 
-    writer._producer._end = die
-    with pytest.raises(Died):
+    writer._producer._end = fail
+    with pytest.raises(Failed):
         writer.write(batch)
     writer.close()
 
 
 def test_a_batch_interrupted_before_its_commit_is_seen_once(broker: Broker, opened: Any) -> None:
-    begin_and_leave(opened(), batch_of(0, ("a", 1)))
+    write_and_fail(opened(), batch_of(0, ("a", 1)))
     writer = opened()
     assert writer.write(batch_of(0, ("a", 1)))
     assert len(records(broker)) == 1
 
 
-def test_a_batch_whose_commit_was_not_heard_of_is_seen_once(broker: Broker, opened: Any) -> None:
+def test_a_batch_with_a_lost_commit_response_is_seen_once(broker: Broker, opened: Any) -> None:
     writer = opened()
     end = writer._producer._end
 
-    def lose_answer(*, commit: bool) -> None:
+    def lose_response(*, commit: bool) -> None:
         end(commit=commit)
         raise UnavailableError("the connection broke")
 
-    writer._producer._end = lose_answer
+    writer._producer._end = lose_response
     with pytest.raises(UnavailableError):
         writer.write(batch_of(0, ("a", 1)))
     assert not opened().write(batch_of(0, ("a", 1)))
     assert len(records(broker)) == 1
 
 
-def test_who_opens_fences_who_was_there(broker: Broker, opened: Any) -> None:
-    zombie, living = opened(), opened()
-    with pytest.raises(ConflictError, match="another writer of that name was opened since"):
+def test_opening_fences_the_earlier_writer(broker: Broker, opened: Any) -> None:
+    zombie, current = opened(), opened()
+    with pytest.raises(ConflictError, match="a newer producer with the same id has fenced this one"):
         zombie.write(batch_of(0, ("zombie", 1)))
-    assert living.write(batch_of(0, ("a", 1)))
+    assert current.write(batch_of(0, ("a", 1)))
     with pytest.raises(ConflictError):
         zombie.write(batch_of(1, ("zombie", 1)))
     assert table(records(broker)) == {"a": 1}
 
 
-def test_a_new_run_is_refused_with_the_ways_out(broker: Broker, opened: Any) -> None:
+def test_a_new_run_is_refused_with_the_alternatives(broker: Broker, opened: Any) -> None:
     opened().write(batch_of(9, ("a", 1)))
-    with pytest.raises(ConflictError, match="a log forgets nothing") as caught:
+    with pytest.raises(ConflictError, match="which a new run would append a second time") as caught:
         opened().write(batch_of(0, ("a", 1), run="s"))
     assert "restart='append'" in (caught.value.hint or "")
     again = opened(hw.KafkaTopic("totals", restart="append"))
@@ -223,7 +223,7 @@ def test_a_new_run_is_refused_with_the_ways_out(broker: Broker, opened: Any) -> 
     assert len(records(broker)) == 2
 
 
-def test_a_new_run_may_begin_in_another_topic_or_one_made_anew(broker: Broker, opened: Any) -> None:
+def test_a_new_run_may_start_in_another_or_a_recreated_topic(broker: Broker, opened: Any) -> None:
     opened().write(batch_of(9, ("a", 1)))
     assert opened(hw.KafkaTopic("totals_2")).write(batch_of(0, ("a", 1), run="s"))
     with Client(broker.bootstrap_servers) as client:
@@ -232,7 +232,7 @@ def test_a_new_run_may_begin_in_another_topic_or_one_made_anew(broker: Broker, o
     assert table(records(broker, "totals_2")) == {"a": 1}
 
 
-def test_a_run_that_continues_another_goes_on(broker: Broker, opened: Any) -> None:
+def test_a_run_that_continues_another_appends(broker: Broker, opened: Any) -> None:
     opened().write(batch_of(9, ("a", 1)))
     writer = opened(stream=replace(KEYED, continues="r"))
     assert writer.write(batch_of(0, ("b", 1), run="s"))
@@ -250,21 +250,21 @@ def test_a_large_batch_is_one_transaction_over_all_partitions(broker: Broker, op
 
 
 @pytest.mark.parametrize("stream", [PLAIN, KEYED])
-def test_a_row_too_large_is_refused_and_nothing_is_seen_of_its_batch(
+def test_a_row_that_is_too_large_is_refused_with_its_whole_batch(
     broker: Broker, opened: Any, stream: Stream
 ) -> None:
     writer = opened(stream=stream)
     large = batch_of(0, ("a", 1), ("x" * (2 << 20), 2))
     for try_ in (writer.write, writer.rehearse):
         with pytest.raises(
-            RefusedError, match=r"a row of \d{7} bytes, its max\.message\.bytes is 1048588: ..k..\"x"
+            RefusedError, match=r"a row of \d{7} bytes .*: its max\.message\.bytes is 1048588; row: ..k..\"x"
         ):
             try_(large)
     assert records(broker) == []
     assert opened(stream=stream).write(batch_of(0, ("a", 1)))
 
 
-def test_batches_are_as_small_as_a_topic_wants_them(broker: Broker, opened: Any) -> None:
+def test_record_batches_respect_the_limit_of_the_topic(broker: Broker, opened: Any) -> None:
     writer = opened(hw.KafkaTopic("totals", configs={"max.message.bytes": "300"}), PLAIN)
     assert writer.write(batch_of(0, *((f"{n}", n) for n in range(100))))
     assert [json.loads(r.value())["v"] for r in records(broker)] == list(range(100))
@@ -272,7 +272,7 @@ def test_batches_are_as_small_as_a_topic_wants_them(broker: Broker, opened: Any)
         writer.write(batch_of(1, ("x" * 300, 1)))
 
 
-def test_a_topic_that_takes_less_than_it_did_refuses_until_it_is_opened_again(broker: Broker, opened: Any) -> None:
+def test_a_lowered_limit_refuses_batches_until_the_topic_is_opened_again(broker: Broker, opened: Any) -> None:
     writer = opened(stream=PLAIN)
     with Client(broker.bootstrap_servers) as client:
         alter_topic(client, "totals", {"max.message.bytes": "300"})
@@ -283,7 +283,7 @@ def test_a_topic_that_takes_less_than_it_did_refuses_until_it_is_opened_again(br
     assert len(records(broker)) == 100
 
 
-def test_a_log_that_is_away_is_waited_for(broker: Broker, opened: Any) -> None:
+def test_an_unreachable_log_is_unavailable(broker: Broker, opened: Any) -> None:
     writer = opened()
     broker.stop()
     with pytest.raises(UnavailableError, match="cannot reach a broker"):
@@ -292,7 +292,7 @@ def test_a_log_that_is_away_is_waited_for(broker: Broker, opened: Any) -> None:
         opened()
 
 
-def test_settings_that_make_no_sense_are_named() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(InvalidError, match="'refuse' or 'append'"):
         hw.KafkaTopic("totals", restart="replace")
     with pytest.raises(InvalidError, match="no servers"):
@@ -301,7 +301,7 @@ def test_settings_that_make_no_sense_are_named() -> None:
 
 class TestContract(SinkContract):
     fresh_start = False
-    typed = False  # JSON carries its types itself
+    typed = False  # JSON values carry their types
     takes_back_without_key = True
     key_types = tuple(SinkContract.types)
 
@@ -313,20 +313,20 @@ class TestContract(SinkContract):
         topics = (f"totals-{n}" for n in count())
 
         def make() -> Place:
-            # Progress is the query's, so each place is a log of its own to the suite: a prefix for its query.
+            # Progress belongs to the query, so each topic gets queries of its own by a prefix.
             sink = hw.KafkaTopic(next(topics), servers=broker.bootstrap_servers, partitions=2)
             return Place(
-                sink=_Apart(sink),
+                sink=_PrefixedTopic(sink),
                 read=lambda stream: read_rows(broker, sink.name, stream),
-                interruptions=lambda stream: interruptions(_Apart(sink), stream),
+                interruptions=lambda stream: interruptions(_PrefixedTopic(sink), stream),
             )
 
         return make
 
 
 @dataclass(frozen=True)
-class _Apart:
-    """A topic for queries that no other place has."""
+class _PrefixedTopic:
+    """A topic whose name is a prefix of its queries, so that no other topic has them."""
 
     sink: hw.KafkaTopic
 
@@ -338,31 +338,31 @@ class _Apart:
         return self.sink.open(replace(stream, query=f"{self.sink.name}.{stream.query}"))
 
 
-def interruptions(sink: _Apart, stream: Stream) -> Iterator[Callable[[Batch], None]]:
-    """Writes that end before a request is sent, or before its answer is heard: of the first one, the second ..."""
+def interruptions(sink: _PrefixedTopic, stream: Stream) -> Iterator[Callable[[Batch], None]]:
+    """Yield writes that fail before a request is sent, or before its response arrives, for each request."""
     ended = False
     for step in count(1):
-        for heard in (True, False):
+        for before in (True, False):
             if ended:
                 return
 
-            def interrupt(batch: Batch, step: int = step, heard: bool = heard) -> None:
+            def interrupt(batch: Batch, step: int = step, before: bool = before) -> None:
                 nonlocal ended
                 writer: Any = sink.open(stream)
                 client, left = writer._client, step
 
-                def cut(ask: Any) -> Any:
-                    def asked(*args: Any, **kwargs: Any) -> Any:
+                def cut(call: Any) -> Any:
+                    def cut_call(*args: Any, **kwargs: Any) -> Any:
                         nonlocal left
                         left -= 1
-                        if left == 0 and heard:
+                        if left == 0 and before:
                             raise UnavailableError("the connection broke")
-                        answer = ask(*args, **kwargs)
+                        response = call(*args, **kwargs)
                         if left == 0:
                             raise UnavailableError("the connection broke")
-                        return answer
+                        return response
 
-                    return asked
+                    return cut_call
 
                 client.call, client.call_all = cut(client.call), cut(lambda *a, **k: all_of(client, *a, **k))
                 try:
@@ -375,13 +375,13 @@ def interruptions(sink: _Apart, stream: Stream) -> Iterator[Callable[[Batch], No
 
 
 def all_of(client: Client, *args: Any, **kwargs: Any) -> Any:
-    """The answers to several requests, when all are there."""
-    answers = list(Client.call_all(client, *args, **kwargs))
-    return (answer for answer in answers)
+    """Return the responses to several requests after all have arrived."""
+    responses = list(Client.call_all(client, *args, **kwargs))
+    return (response for response in responses)
 
 
 def read_rows(broker: Broker, topic: str, stream: Stream) -> list[dict[str, Any]]:
-    """What a reader makes of the records."""
+    """Return the rows that a reader computes from the records."""
     with Client(broker.bootstrap_servers) as client:
         if topic not in client.topics([topic]):
             return []

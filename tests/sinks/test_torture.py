@@ -1,15 +1,15 @@
-"""A short run of `./dev torture --sink all`: something is killed under way, and nothing is lost and nothing twice.
+"""A short run of `./dev torture --sink all`: a process is killed, and no row is lost or written twice.
 
-The driver is killed before the last run, while windows retract what they refine; the sum of a topic's changes must
-be what stands. Other seeds, more kills, those of the JVM and those on a cluster are left to the command, and
-`./dev torture windows` too: each takes starts of Spark.
+The driver is killed before the last run, while windows retract refined results; the changes of a topic must add up
+to the current rows. Other seeds, more kills, kills of the JVM and on a cluster, and `./dev torture windows` are
+left to the command, because each starts Spark several times.
 """
 
 from torture import sinks
 from torture.subjects import SUBJECTS
 
 
-def test_nothing_is_lost_and_nothing_twice() -> None:
+def test_no_row_is_lost_or_written_twice() -> None:
     report = sinks.run(0, list(SUBJECTS), kills=1, victims=["worker", "broker", "database"])
     assert report.kills.total() == 1
     assert report.windows > 0

@@ -1,4 +1,4 @@
-"""Webhooks, sent to a real HTTP server that answers as it is told to."""
+"""The webhook sink, with a real HTTP server and prepared responses."""
 
 import json
 import threading
@@ -31,11 +31,11 @@ def deliver(sink: hw.Webhook, batch: Batch) -> bool:
 
 
 class Receiver:
-    """Keeps the requests, and answers them with what is given, in turn; then with 200."""
+    """Records the requests; sends the prepared responses in turn, then 200."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], Any]] = []
-        self.answers: list[tuple[int, dict[str, str], str]] = []
+        self.responses: list[tuple[int, dict[str, str], str]] = []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -44,7 +44,7 @@ class Receiver:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 receiver.requests.append((self.path, dict(self.headers), body))
-                status, headers, text = receiver.answers.pop(0) if receiver.answers else (200, {}, "")
+                status, headers, text = receiver.responses.pop(0) if receiver.responses else (200, {}, "")
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(text))}.items():
                     self.send_header(name, value)
@@ -59,8 +59,8 @@ class Receiver:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
 
-    def once(self) -> list[Any]:
-        """The bodies for a receiver that takes each key once."""
+    def deduplicated(self) -> list[Any]:
+        """Return the bodies as a receiver that deduplicates by key sees them."""
         return list({headers["Idempotency-Key"]: body for _, headers, body in self.requests}.values())
 
     def stop(self) -> None:
@@ -103,100 +103,102 @@ def test_a_request_for_each_row(receiver: Receiver) -> None:
     assert len({headers["Idempotency-Key"] for _, headers, _ in receiver.requests}) == 2
 
 
-def test_what_is_sent_again_has_the_same_key(receiver: Receiver) -> None:
+def test_a_repeated_request_has_the_same_key(receiver: Receiver) -> None:
     for rows in ([("a", 1, 1), ("b", 2, 1)], [("b", 2, 1), ("a", 1, 1)]):  # in another order, as after a crash
         deliver(hw.Webhook(receiver.url), batch_of(7, *rows))
     assert len(receiver.requests) == 2
     assert receiver.requests[0][2] == receiver.requests[1][2]
-    assert len(receiver.once()) == 1
+    assert len(receiver.deduplicated()) == 1
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
-def test_a_receiver_in_trouble_is_waited_for(receiver: Receiver, status: int) -> None:
-    receiver.answers = [(status, {}, "come back later")]
+def test_a_failing_receiver_is_unavailable(receiver: Receiver, status: int) -> None:
+    receiver.responses = [(status, {}, "try again later")]
     with closing(hw.Webhook(receiver.url).open(STREAM)) as writer:
-        with pytest.raises(UnavailableError, match=f"answers {status} come back later"):
+        with pytest.raises(UnavailableError, match=f"the response is {status} try again later"):
             writer.write(batch_of(0, ("a", 1, 1)))
         assert writer.write(batch_of(0, ("a", 1, 1)))
-    assert len(receiver.once()) == 1
+    assert len(receiver.deduplicated()) == 1
 
 
 @pytest.mark.parametrize("after", ["0", formatdate(0, usegmt=True)])
-def test_who_names_a_time_is_asked_again_then(receiver: Receiver, after: str) -> None:
-    receiver.answers = [(429, {"Retry-After": after}, "too many"), (503, {"Retry-After": after}, "")]
+def test_retry_after_is_respected(receiver: Receiver, after: str) -> None:
+    receiver.responses = [(429, {"Retry-After": after}, "too many"), (503, {"Retry-After": after}, "")]
     assert deliver(hw.Webhook(receiver.url), batch_of(0, ("a", 1, 1)))
     assert len(receiver.requests) == 3
-    assert len(receiver.once()) == 1
+    assert len(receiver.deduplicated()) == 1
 
 
-@pytest.mark.parametrize("after", ["3600", "when it suits"])
-def test_nobody_waits_for_ever_in_a_batch(receiver: Receiver, after: str) -> None:
-    receiver.answers = [(429, {"Retry-After": after}, "too many")]
+@pytest.mark.parametrize("after", ["3600", "not a date"])
+def test_a_long_retry_after_ends_the_attempt(receiver: Receiver, after: str) -> None:
+    receiver.responses = [(429, {"Retry-After": after}, "too many")]
     with pytest.raises(UnavailableError, match="429 too many"):
         deliver(hw.Webhook(receiver.url), batch_of(0, ("a", 1, 1)))
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422])
-def test_a_refusal_is_told_in_its_words(receiver: Receiver, status: int) -> None:
-    receiver.answers = [(status, {}, "v must be positive")]
-    with pytest.raises(InvalidError, match=f"batch 0 of 'shop.alerts' .* answers {status} v must be positive"):
+def test_a_refusal_quotes_the_response(receiver: Receiver, status: int) -> None:
+    receiver.responses = [(status, {}, "v must be positive")]
+    with pytest.raises(
+        InvalidError, match=f"batch 0 of 'shop.alerts' .* the response is {status} v must be positive"
+    ):
         deliver(hw.Webhook(receiver.url), batch_of(0, ("a", -1, 1)))
 
 
-def test_rows_that_are_refused_are_named_when_the_others_are_sent(receiver: Receiver) -> None:
+def test_refused_rows_are_named_after_the_others_are_sent(receiver: Receiver) -> None:
     sink = hw.Webhook(receiver.url, each="row")
     refused = (422, {}, "no such product")
-    receiver.answers = [(200, {}, ""), refused, (200, {}, ""), refused]
+    receiver.responses = [(200, {}, ""), refused, (200, {}, ""), refused]
     rows = [("d", 4, 1), ("b", 2, 1), ("c", 3, 1), ("a", 1, 1), ("e", 5, 1)]
-    with pytest.raises(RefusedError, match="answers 422 no such product") as error:
+    with pytest.raises(RefusedError, match="the response is 422 no such product") as error:
         deliver(sink, batch_of(0, *rows))
     assert error.value.rows == (1, 0)
     sent = {body["changes"][0]["after"]["k"]: headers["Idempotency-Key"] for _, headers, body in receiver.requests}
-    # As it comes again without them, the others are the same to a receiver that remembers.
+    # When the batch is repeated without these rows, the others keep their keys.
     deliver(sink, batch_of(0, *rows[2:]))
     for _, headers, body in receiver.requests[5:]:
         assert headers["Idempotency-Key"] == sent[body["changes"][0]["after"]["k"]]
     assert len(receiver.requests) == 8
 
 
-def test_who_refuses_everything_is_asked_no_more(receiver: Receiver) -> None:
-    receiver.answers = [(400, {}, "")] * 500
+def test_a_receiver_that_refuses_everything_gets_no_more_requests(receiver: Receiver) -> None:
+    receiver.responses = [(400, {}, "")] * 500
     with pytest.raises(RefusedError) as error:
         deliver(hw.Webhook(receiver.url, each="row"), batch_of(0, *((f"{n}", n, 1) for n in range(300))))
     assert len(error.value.rows) == len(receiver.requests) == REFUSALS_MAX + 1
 
 
-def test_a_refusal_of_many_rows_is_no_rows(receiver: Receiver) -> None:
-    receiver.answers = [(422, {}, "")]
+def test_a_refusal_of_several_rows_names_none(receiver: Receiver) -> None:
+    receiver.responses = [(422, {}, "")]
     with pytest.raises(InvalidError) as error:
         deliver(hw.Webhook(receiver.url), batch_of(0, ("a", 1, 1), ("b", 2, 1)))
     assert not isinstance(error.value, RefusedError)
     assert "each='row'" in (error.value.hint or "")
 
 
-def test_a_redirect_is_not_followed_but_told(receiver: Receiver) -> None:
-    receiver.answers = [(301, {"Location": "http://elsewhere/"}, "")]
+def test_a_redirect_is_an_error_with_its_location(receiver: Receiver) -> None:
+    receiver.responses = [(301, {"Location": "http://elsewhere/"}, "")]
     with pytest.raises(InvalidError, match=r"301 \(moved to http://elsewhere/\)"):
         deliver(hw.Webhook(receiver.url), batch_of(0, ("a", 1, 1)))
 
 
-def test_a_receiver_that_is_away_is_waited_for(receiver: Receiver) -> None:
+def test_an_unreachable_receiver_is_unavailable(receiver: Receiver) -> None:
     receiver.stop()
     with pytest.raises(UnavailableError, match="Connection refused"):
         deliver(hw.Webhook(receiver.url), batch_of(1, ("a", 1, 1)))
 
 
-def test_every_row_arrives_though_the_sender_is_killed(receiver: Receiver) -> None:
+def test_every_row_arrives_although_the_sender_is_killed(receiver: Receiver) -> None:
     sink = hw.Webhook(receiver.url, each="row")
     for number in range(3):
         batch = batch_of(number, *((f"{number}-{n}", n, 1) for n in range(20)))
         kill_while_writing(sink, STREAM, batch, after_s=0.005 * number)
         deliver(sink, batch)
-    found = [body["changes"][0]["after"]["k"] for body in receiver.once()]
+    found = [body["changes"][0]["after"]["k"] for body in receiver.deduplicated()]
     assert sorted(found) == sorted(f"{number}-{n}" for number in range(3) for n in range(20))
 
 
 @pytest.mark.parametrize("url", ["example.org", "ftp://example.org", "http://"])
-def test_an_address_that_is_none_is_named(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidError, match="expected http://"):
         hw.Webhook(url)

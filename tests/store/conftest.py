@@ -1,4 +1,4 @@
-"""Every test of the store that takes `place` runs on an SQLite file and in a schema of a real PostgreSQL."""
+"""Fixtures: tests of the store that use `location` run on an SQLite file and in a schema of a real PostgreSQL."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,15 +8,15 @@ import pytest
 
 from headwater.store.views import ViewStore
 
-Place = Path | str
+Location = Path | str
 OpenStore = Callable[..., ViewStore]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Place]:
-    """A function that gives an empty place each time."""
+def new_location(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Location]:
+    """A function that returns a new, empty location each time."""
 
-    def make() -> Place:
+    def make() -> Location:
         if request.param == "sqlite":
             return tmp_path / f"{uuid4().hex}.db"
         return f"{request.getfixturevalue('postgres').dsn}?schema=s{uuid4().hex}"
@@ -25,17 +25,17 @@ def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Pl
 
 
 @pytest.fixture
-def place(new_place: Callable[[], Place]) -> Place:
-    return new_place()
+def location(new_location: Callable[[], Location]) -> Location:
+    return new_location()
 
 
 @pytest.fixture
 def open_store() -> Iterator[OpenStore]:
-    """Opens stores, and closes them at the end."""
+    """A function that opens stores; they are closed at the end of the test."""
     opened: list[ViewStore] = []
 
-    def make(place: Place, *, read_only: bool = False) -> ViewStore:
-        opened.append(ViewStore(place, read_only=read_only))
+    def make(location: Location, *, read_only: bool = False) -> ViewStore:
+        opened.append(ViewStore(location, read_only=read_only))
         return opened[-1]
 
     yield make

@@ -29,8 +29,8 @@ def rows(**values: int) -> pa.Table:
 
 
 @pytest.fixture
-def store(place: Path | str, open_store: Callable[..., ViewStore]) -> ViewStore:
-    store = open_store(place)
+def store(location: Path | str, open_store: Callable[..., ViewStore]) -> ViewStore:
+    store = open_store(location)
     store.declare(shape("totals", "v"))
     store.commit_rows("totals", rows(a=1, b=2), run="first", batch=0, late_rows=[LATE])
     return store
@@ -40,45 +40,45 @@ def read(store: ViewStore) -> dict[str, int]:
     return {row["k"]: row["v"] for row in store.rows("totals")}
 
 
-def test_a_query_begins_with_generation_nought(store: ViewStore) -> None:
+def test_the_first_generation_of_a_query_is_zero(store: ViewStore) -> None:
     current = Generations(store).current("totals")
     assert (current, current.name) == (Generation(query="totals"), "totals")
 
 
-def test_a_rebuilt_view_takes_the_place_of_the_old_one(store: ViewStore) -> None:
+def test_a_rebuilt_view_replaces_the_old_one(store: ViewStore) -> None:
     generations = Generations(store)
-    asked = generations.ask_rebuild("totals")
-    assert generations.ask_rebuild("totals") == asked
-    assert generations.rebuilds() == [asked]
-    store.declare(shape(asked.name, "w"))
-    beside = pa.table({"k": ["a"], "w": [10]})
-    store.commit_rows(asked.name, beside, run="second", batch=7, late_rows=[LATE, LATE])
+    requested = generations.request_rebuild("totals")
+    assert generations.request_rebuild("totals") == requested
+    assert generations.rebuilds() == [requested]
+    store.declare(shape(requested.name, "w"))
+    rebuilt = pa.table({"k": ["a"], "w": [10]})
+    store.commit_rows(requested.name, rebuilt, run="second", batch=7, late_rows=[LATE, LATE])
     assert [view.name for view in store.views()] == ["totals"]
     assert read(store) == {"a": 1, "b": 2}
 
-    generations.swap(asked)
+    generations.swap(requested)
     assert store.rows("totals") == [{"k": "a", "w": 10}]
     assert store.rows("totals", key=["a"]) == [{"k": "a", "w": 10}]
     progress = store.progress("totals")
     assert progress is not None
     assert (progress.run, progress.batch) == ("second", 7)
     assert store.late_counts() == {"totals": (2, 2)}
-    assert generations.current("totals") == asked
+    assert generations.current("totals") == requested
     assert generations.rebuilds() == []
     with pytest.raises(InvalidError, match="there is no view"):
-        store.rows(asked.name)
+        store.rows(requested.name)
     store.commit_rows("totals", pa.table({"k": ["c"], "w": [3]}), run="second", batch=8)
     assert store.count("totals") == 2
-    assert generations.ask_rebuild("totals").number == 2
+    assert generations.request_rebuild("totals").number == 2
 
 
-def test_followers_of_a_view_that_was_swapped_read_it_again(store: ViewStore) -> None:
+def test_subscribers_of_a_swapped_view_are_reset(store: ViewStore) -> None:
     position = store.position("totals")
     generations = Generations(store)
-    asked = generations.ask_rebuild("totals")
-    store.declare(shape(asked.name, "v"))
-    store.commit_rows(asked.name, rows(a=5), run="second", batch=0)
-    generations.swap(asked)
+    requested = generations.request_rebuild("totals")
+    store.declare(shape(requested.name, "v"))
+    store.commit_rows(requested.name, rows(a=5), run="second", batch=0)
+    generations.swap(requested)
     at, [reset] = next_events(store, "totals", SubscriberPosition(position))
     assert reset.kind is EventKind.RESET
     store.commit_rows("totals", rows(a=6), run="second", batch=1)
@@ -89,7 +89,7 @@ def test_followers_of_a_view_that_was_swapped_read_it_again(store: ViewStore) ->
     assert change.change.after == {"k": "a", "v": 6}
 
 
-def test_a_new_generation_from_the_start_forgets_rows_and_shape(store: ViewStore) -> None:
+def test_a_new_generation_from_the_start_drops_rows_and_shape(store: ViewStore) -> None:
     generations = Generations(store)
     position = store.position("totals")
     assert generations.restart("totals").name == "totals@1"
@@ -112,9 +112,9 @@ def test_a_generation_that_continues_a_run_keeps_its_rows(store: ViewStore) -> N
     assert read(store) == {"a": 1, "b": 20, "c": 3}
 
 
-def test_a_restart_drops_a_rebuild_that_was_asked_for(store: ViewStore) -> None:
+def test_a_restart_cancels_a_requested_rebuild(store: ViewStore) -> None:
     generations = Generations(store)
-    asked = generations.ask_rebuild("totals")
+    requested = generations.request_rebuild("totals")
     restarted = generations.restart("totals", continues="first")
-    assert restarted.number > asked.number
+    assert restarted.number > requested.number
     assert generations.rebuilds() == []

@@ -1,4 +1,4 @@
-"""The late ledger: in the transaction of the batch, once, and forgotten with the run."""
+"""The late ledger: rows are recorded once, in the transaction of their batch, and deleted with their run."""
 
 import sqlite3
 from collections.abc import Callable
@@ -19,8 +19,8 @@ SHAPE = ViewShape(
 
 
 @pytest.fixture
-def store(place: Path | str, open_store: Callable[..., ViewStore]) -> ViewStore:
-    store = open_store(place)
+def store(location: Path | str, open_store: Callable[..., ViewStore]) -> ViewStore:
+    store = open_store(location)
     store.declare(SHAPE)
     return store
 
@@ -43,7 +43,7 @@ def late(amount: int) -> LateRow:
     )
 
 
-def test_late_rows_are_numbered_in_the_order_they_came(store: ViewStore) -> None:
+def test_late_rows_are_numbered_in_order_of_arrival(store: ViewStore) -> None:
     store.commit_rows("totals", rows(tea=1), run="a", batch=0, late_rows=[late(1), late(2)])
     store.commit_rows("totals", rows(tea=2), run="a", batch=1, late_rows=[late(3)])
     found = store.late_rows("totals")
@@ -52,7 +52,7 @@ def test_late_rows_are_numbered_in_the_order_they_came(store: ViewStore) -> None
     assert store.late_counts() == {"totals": (3, 3)}
 
 
-def test_batch_that_comes_again_adds_nothing(store: ViewStore) -> None:
+def test_a_repeated_batch_adds_no_late_rows(store: ViewStore) -> None:
     for _ in range(2):
         store.commit_rows("totals", rows(tea=1), run="a", batch=0, late_rows=[late(1)])
     assert store.late_counts() == {"totals": (1, 1)}
@@ -71,13 +71,13 @@ def test_failed_commit_leaves_no_late_row(store: ViewStore) -> None:
     assert store.late_rows("totals") == []
 
 
-def test_affected_rows_that_are_computed_no_more_are_gone(store: ViewStore) -> None:
+def test_affected_rows_that_are_no_longer_computed_are_deleted(store: ViewStore) -> None:
     store.commit_rows("totals", rows(tea=1, milk=2), run="a", batch=0, late_rows=[late(1)])
     store.commit_late("totals", rows(coffee=3), [1], affected=lambda row: row["product"] != "milk")
     assert [row["product"] for row in store.rows("totals")] == ["coffee", "milk"]
 
 
-def test_reprocessed_rows_are_marked_with_the_rows_that_hold_them(store: ViewStore) -> None:
+def test_reprocessed_rows_are_marked_together_with_their_results(store: ViewStore) -> None:
     store.commit_rows("totals", rows(tea=1), run="a", batch=0, late_rows=[late(1), late(2)])
     store.commit_late("totals", rows(tea=2, milk=9), [1], affected=lambda row: row["product"] == "tea")
     assert store.rows("totals") == [{"product": "tea", "total": 2}]
@@ -85,7 +85,7 @@ def test_reprocessed_rows_are_marked_with_the_rows_that_hold_them(store: ViewSto
     assert store.late_counts() == {"totals": (2, 1)}
 
 
-def test_a_row_without_window_or_time_is_kept_also_in_a_ledger_of_before(tmp_path: Path) -> None:
+def test_a_ledger_of_an_earlier_version_accepts_rows_without_window_or_time(tmp_path: Path) -> None:
     path = tmp_path / "views.db"
     strict = SCHEMA[0].replace("window_start bigint,", "window_start bigint not null,")
     assert strict != SCHEMA[0]
@@ -96,7 +96,7 @@ def test_a_row_without_window_or_time_is_kept_also_in_a_ledger_of_before(tmp_pat
         )
     db.close()
     store = ViewStore(path)
-    store.note_late(
+    store.record_late(
         "hits",
         [replace(late(1), window_start=None, window_end=None, event_time=None, late_by=None)],
         run="r",

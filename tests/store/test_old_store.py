@@ -1,4 +1,4 @@
-"""A file of the version before, which knew neither indexes nor words: it is taken over with what it has."""
+"""A store of the previous version, without indexes and search, is migrated with its rows."""
 
 import sqlite3
 from contextlib import closing
@@ -14,7 +14,7 @@ from headwater.store.reader import ViewReader
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.views import ViewStore
 
-BEFORE = """
+PREVIOUS_VERSION = """
 create table headwater_views (name text primary key, key text not null, columns text not null);
 create table headwater_progress (query text primary key, run text not null, batch integer not null, note text);
 create table headwater_changes (
@@ -35,10 +35,10 @@ SHAPE = ViewShape(
 )
 
 
-def test_a_file_of_the_version_before_goes_on(tmp_path: Path) -> None:
+def test_a_store_of_the_previous_version_continues(tmp_path: Path) -> None:
     path = tmp_path / "views.db"
     with closing(sqlite3.connect(path)) as db:
-        db.executescript(BEFORE)
+        db.executescript(PREVIOUS_VERSION)
     with pytest.raises(InvalidError, match="with views of this version yet"):
         ViewStore(path, read_only=True)
     store = ViewStore(path)

@@ -1,4 +1,4 @@
-"""What a view can be asked, the same on SQLite and on PostgreSQL: the contract of stores."""
+"""Questions about views, with the same answers on SQLite and on PostgreSQL."""
 
 import datetime as dt
 import decimal
@@ -65,7 +65,7 @@ def table(*rows: dict[str, Any]) -> pa.Table:
 
 
 class Shop:
-    """A view of orders, and who writes and who reads it."""
+    """A view of orders, its writer and its reader."""
 
     def __init__(self, store: ViewStore, reader: ViewStore) -> None:
         self.store = store
@@ -77,7 +77,7 @@ class Shop:
         self.batch += 1
         return self.store.position("orders")
 
-    def take(self, *rows: dict[str, Any]) -> int:
+    def retract(self, *rows: dict[str, Any]) -> int:
         self.store.commit_rows("orders", table(*rows), run="r", batch=self.batch, signs=[-1] * len(rows))
         self.batch += 1
         return self.store.position("orders")
@@ -87,10 +87,10 @@ OpenStore = Callable[..., ViewStore]
 
 
 @pytest.fixture
-def shop(place: Path | str, open_store: OpenStore) -> Shop:
-    store = open_store(place)
+def shop(location: Path | str, open_store: OpenStore) -> Shop:
+    store = open_store(location)
     store.declare(ORDERS, ACCESS)
-    return Shop(store, open_store(place, read_only=True))
+    return Shop(store, open_store(location, read_only=True))
 
 
 def ids(answer: Answer) -> list[int]:
@@ -134,9 +134,14 @@ def test_a_row_by_its_key(shop: Shop) -> None:
     ],
 )  # fmt: skip
 def test_keys_of_every_type(
-    place: Path | str, open_store: OpenStore, kind: pa.DataType, spark: str, values: list[Any], others: list[Any]
+    location: Path | str,
+    open_store: OpenStore,
+    kind: pa.DataType,
+    spark: str,
+    values: list[Any],
+    others: list[Any],
 ) -> None:
-    store = open_store(place)
+    store = open_store(location)
     store.declare(ViewShape(name="v", key=("k", "n"), columns=(Column("k", spark), Column("n", "int"))))
     count = len(values)
     rows = pa.table({"k": pa.array(values, kind), "n": pa.array(range(count), pa.int32())})
@@ -200,11 +205,11 @@ def test_conditions(shop: Shop) -> None:
         ("amount", "cannot read the condition 'amount'"),
         ("nothing = 1", "has no column 'nothing'"),
         ("amount >= much", "the column is double"),
-        ("amount > null", "null is neither less nor more"),
-        ("amount ^= 1", "it is double, and not text"),
-        ("product in tea", "behind 'in' comes a list"),
-        ('product = "tea', "no text in quotes"),
-        ("product.name = 1", "it is no struct"),
+        ("amount > null", "null has no order"),
+        ("amount ^= 1", "the column is double, not text"),
+        ("product in tea", "expected a list after 'in'"),
+        ('product = "tea', "is not a quoted text"),
+        ("product.name = 1", "which is not a struct"),
         ("at >= yesterday", "the column is timestamp"),
     ],
 )
@@ -245,14 +250,14 @@ def test_pages(shop: Shop) -> None:
     first = shop.orders.rows(order_by="amount", limit=4)
     with pytest.raises(InvalidError, match="another order"):
         shop.orders.rows(order_by="-amount", after=first.next)
-    with pytest.raises(InvalidError, match="no cursor"):
+    with pytest.raises(InvalidError, match="expected the `next` of an answer"):
         shop.orders.rows(after="x")
     with pytest.raises(InvalidError, match="limit must be at least 1"):
         shop.orders.rows(limit=0)
 
 
-def test_fields_of_a_struct(place: Path | str, open_store: OpenStore) -> None:
-    store = open_store(place)
+def test_fields_of_a_struct(location: Path | str, open_store: OpenStore) -> None:
+    store = open_store(location)
     columns = (Column("product", "string"), Column("window", "struct<start:timestamp,end:timestamp>"))
     store.declare(
         ViewShape(name="v", key=("product", "window"), columns=columns), Access(indexes=(("window.start",),))
@@ -275,7 +280,7 @@ def test_fields_of_a_struct(place: Path | str, open_store: OpenStore) -> None:
 # -- indexes -------------------------------------------------------------------------------------------------
 
 
-def test_indexes_and_search_come_and_go_with_the_declaration(shop: Shop) -> None:
+def test_indexes_and_search_follow_the_declaration(shop: Shop) -> None:
     shop.put(*(order(n, f"product {n}", note="some words") for n in range(5)))
     store = shop.store
     store.declare(ORDERS)
@@ -290,40 +295,40 @@ def test_indexes_and_search_come_and_go_with_the_declaration(shop: Shop) -> None
     for wrong, message in (
         (Access(indexes=(("nothing",),)), "an index names 'nothing'"),
         (Access(search=("amount",)), "only text can be searched"),
-        (Access(history=0), "at least 1 change is kept"),
+        (Access(history=0), "it must be at least 1"),
     ):
         with pytest.raises(InvalidError, match=message):
             store.declare(ORDERS, wrong)
 
 
-def test_a_rebuilt_view_keeps_its_indexes_and_words(shop: Shop) -> None:
+def test_a_rebuilt_view_keeps_its_indexes_and_search(shop: Shop) -> None:
     shop.put(order(1, "tea"))
     generations = Generations(shop.store)
-    asked = generations.ask_rebuild("orders")
-    shop.store.declare(ViewShape(name=asked.name, key=ORDERS.key, columns=ORDERS.columns), ACCESS)
-    shop.store.commit_rows(asked.name, table(order(1, "cocoa"), order(2, "tea")), run="2", batch=0)
-    generations.swap(asked)
+    requested = generations.request_rebuild("orders")
+    shop.store.declare(ViewShape(name=requested.name, key=ORDERS.key, columns=ORDERS.columns), ACCESS)
+    shop.store.commit_rows(requested.name, table(order(1, "cocoa"), order(2, "tea")), run="2", batch=0)
+    generations.swap(requested)
     shop.store.declare(ORDERS, ACCESS)
     assert ids(shop.orders.search("tea")) == [2]
     shop.store.commit_rows("orders", table(order(3, "tea")), run="2", batch=1)
     assert sorted(ids(shop.orders.search("tea"))) == [2, 3]
 
 
-def test_a_row_by_its_key_of_a_view_that_has_other_columns_now(shop: Shop) -> None:
+def test_a_lookup_by_key_after_a_rebuild_with_other_columns(shop: Shop) -> None:
     shop.put(order(1, "tea"))
     assert shop.orders.get(1) is not None
     generations = Generations(shop.store)
-    asked = generations.ask_rebuild("orders")
-    shape = ViewShape(name=asked.name, key=("id",), columns=(Column("id", "bigint"), Column("paid", "string")))
+    requested = generations.request_rebuild("orders")
+    shape = ViewShape(name=requested.name, key=("id",), columns=(Column("id", "bigint"), Column("paid", "string")))
     shop.store.declare(shape)
     rows = pa.table({"id": [1], "paid": ["yes"]})
-    shop.store.commit_rows(asked.name, rows, run="2", batch=0)
-    generations.swap(asked)
+    shop.store.commit_rows(requested.name, rows, run="2", batch=0)
+    generations.swap(requested)
     assert shop.orders.get(1) == {"id": 1, "paid": "yes"}
     assert shop.orders.get(2) is None
 
 
-# -- words ---------------------------------------------------------------------------------------------------
+# -- search --------------------------------------------------------------------------------------------------
 
 
 def test_search(shop: Shop) -> None:
@@ -357,21 +362,21 @@ def test_search(shop: Shop) -> None:
     assert ids(orders.search("tea", order_by="id", after=first.next)) == [5]
     assert orders.search("tea", limit=2).next is None
     for nothing in ("", " - ", "-tea", '""', "OR"):
-        with pytest.raises(InvalidError, match="no word in it"):
+        with pytest.raises(InvalidError, match="no word to look for"):
             orders.search(nothing)
-    with pytest.raises(InvalidError, match="50 are the most"):
+    with pytest.raises(InvalidError, match="the limit is 50"):
         orders.search("a " * 51)
 
 
-def test_words_follow_the_rows(shop: Shop) -> None:
+def test_the_search_index_follows_the_rows(shop: Shop) -> None:
     shop.put(order(1, "tea"), order(2, "tea"))
     shop.put(order(1, "milk"))
     assert ids(shop.orders.search("tea")) == [2]
-    shop.take(order(2, "tea"))
+    shop.retract(order(2, "tea"))
     assert ids(shop.orders.search("tea")) == []
     shop.store.commit_rows(
         "orders", table(order(7, "tea")), run="another", batch=0
-    )  # a new run begins with nothing
+    )  # a new run starts with an empty view
     assert (ids(shop.orders.search("tea")), ids(shop.orders.search("milk"))) == ([7], [])
 
 
@@ -382,7 +387,7 @@ TEXTS = st.lists(
 
 @given(TEXTS, st.text(max_size=6) | st.sampled_from(["tea*", '"green tea"', "istanbul", "STRASSE", "fine"]))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_whatever_is_written_and_searched_is_no_error(shop: Shop, texts: list[str], search: str) -> None:
+def test_any_text_can_be_written_and_searched(shop: Shop, texts: list[str], search: str) -> None:
     texts = [text.replace("\x00", "") for text in texts]  # PostgreSQL has no such character
     shop.store.commit_rows(
         "orders", table(*(order(n, text) for n, text in enumerate(texts))), run=str(id(texts)), batch=0
@@ -403,7 +408,7 @@ def test_whatever_is_written_and_searched_is_no_error(shop: Shop, texts: list[st
 def test_rows_as_of_an_earlier_position(shop: Shop) -> None:
     first = shop.put(order(1, "tea"), order(2, "milk", amount=math.inf))
     second = shop.put(order(1, "cocoa"), order(3, "tea"))
-    third = shop.take(order(2, "milk", amount=math.inf))
+    third = shop.retract(order(2, "milk", amount=math.inf))
     shop.put(order(2, "water", amount=-math.inf), order(4, "tea"))
     orders = shop.orders
     assert [(row["id"], row["product"]) for row in orders.rows(as_of=first).rows] == [(1, "tea"), (2, "milk")]
@@ -422,7 +427,7 @@ def test_rows_as_of_an_earlier_position(shop: Shop) -> None:
     assert (answer.position, ids(orders.rows(as_of=answer.token))) == (second, [1, 2, 3])
     with pytest.raises(InvalidError, match=f"as of position {third + 9}: it is at {third + 2}"):
         orders.rows(as_of=third + 9)
-    with pytest.raises(InvalidError, match="words are kept of the present rows"):
+    with pytest.raises(InvalidError, match="the search index has the current rows"):
         shop.store.ask("orders", Question(search="tea", as_of=first))
 
 
@@ -435,7 +440,7 @@ def test_a_position_older_than_the_history_is_named(shop: Shop) -> None:
         shop.orders.rows(as_of=2)
 
 
-def test_a_view_made_anew_has_no_history_before_that(shop: Shop) -> None:
+def test_a_rebuilt_view_has_no_history_before_the_rebuild(shop: Shop) -> None:
     before = shop.put(order(1))
     Generations(shop.store).restart("orders")
     shop.store.declare(ORDERS, ACCESS)
@@ -453,26 +458,26 @@ STEPS = st.lists(
     ),
     max_size=6,
 )
-ASKED = st.tuples(
+QUESTIONS = st.tuples(
     st.sampled_from([None, "product = tea", "product != tea", "amount >= 2", "product ^= a", "paid = true"]),
     st.sampled_from(["id", "-id", "product", "-product,id", "amount", "-price"]),
     st.integers(1, 4),
 )
 
 
-@given(STEPS, st.lists(ASKED, min_size=1, max_size=3))
+@given(STEPS, st.lists(QUESTIONS, min_size=1, max_size=3))
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_every_position_of_a_history_answers_as_it_did_then(
-    new_place: Callable[[], Path | str], open_store: OpenStore, steps: Any, asked: Any
+def test_rows_as_of_every_position_are_the_rows_read_then(
+    new_location: Callable[[], Path | str], open_store: OpenStore, steps: Any, questions: Any
 ) -> None:
-    store = open_store(new_place())
+    store = open_store(new_location())
     store.declare(ORDERS, ACCESS)
     reader = ViewReader(store, "orders", SystemClock())
 
     def answers(as_of: int | None) -> list[Any]:
         return [
             reader.rows(where=[where] if where else [], order_by=by, limit=limit, as_of=as_of).rows
-            for where, by, limit in asked
+            for where, by, limit in questions
         ]
 
     then: dict[int, list[Any]] = {0: answers(None)}
@@ -488,14 +493,14 @@ def test_every_position_of_a_history_answers_as_it_did_then(
 # -- freshness -----------------------------------------------------------------------------------------------
 
 
-def test_a_view_that_has_seen_it_answers_at_once(shop: Shop) -> None:
+def test_a_view_that_has_reached_the_state_answers_at_once(shop: Shop) -> None:
     shop.put(order(1), offsets={"orders": {"0": 18, "1": 3}})
     for at_least in (1, "1", "orders:0:17", "orders:0:17,orders:1:2", {"orders": {0: 17, 1: 2}}):
         assert shop.orders.get(1, at_least=at_least, timeout_s=0) is not None
     assert ids(shop.orders.rows(at_least=shop.orders.rows().token)) == [1]
 
 
-def test_a_reader_waits_until_the_view_has_seen_it(shop: Shop) -> None:
+def test_a_reader_waits_until_the_view_has_reached_the_state(shop: Shop) -> None:
     shop.put(order(1), offsets={"orders": {"0": 18}})
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(shop.orders.get(2, at_least={"orders": {0: 18}})))
@@ -505,7 +510,7 @@ def test_a_reader_waits_until_the_view_has_seen_it(shop: Shop) -> None:
     assert found[0]["id"] == 2
 
 
-def test_a_view_that_does_not_get_there_says_how_far_it_is(shop: Shop) -> None:
+def test_a_timeout_names_the_state_of_the_view(shop: Shop) -> None:
     with pytest.raises(UnavailableError, match="the last records it has seen are none"):
         shop.orders.get(1, at_least="orders:0:0", timeout_s=0)
     shop.put(order(1), offsets={"orders": {"0": 18}})
@@ -521,36 +526,41 @@ def test_a_view_that_does_not_get_there_says_how_far_it_is(shop: Shop) -> None:
         shop.orders.rows(at_least="00000000-1")
 
 
-def test_offsets_outlive_a_batch_without_rows(shop: Shop) -> None:
+def test_a_batch_without_rows_records_its_offsets(shop: Shop) -> None:
+    with pytest.raises(UnavailableError, match="has not seen orders:0:4"):
+        shop.orders.wait("orders:0:4", timeout_s=0)
     shop.put(offsets={"orders": {"0": 5}})
     shop.orders.wait("orders:0:4", timeout_s=0)
+    assert shop.orders.rows(at_least="orders:0:4", timeout_s=0).rows == []
+    with pytest.raises(UnavailableError, match=r"has not seen orders:0:5.*orders:0:4"):
+        shop.orders.wait("orders:0:5", timeout_s=0)
 
 
 # -- subscribing ---------------------------------------------------------------------------------------------
 
 
-def take(shop: Shop, token: str | None = None) -> list[Any]:
+def subscribe(shop: Shop, token: str | None = None) -> list[Any]:
     return list(shop.orders.subscribe(token, silent_s=0))
 
 
-def test_rows_then_changes_then_where_it_was(shop: Shop) -> None:
+def test_a_subscription_sends_rows_then_changes_and_resumes(shop: Shop) -> None:
     shop.put(order(1), order(2))
     events = shop.orders.subscribe(silent_s=5)
     kinds = [next(events) for _ in range(4)]
     assert [event.kind for event in kinds] == [EventKind.RESET, EventKind.ROW, EventKind.ROW, EventKind.READY]
     assert [event.row["id"] for event in kinds[1:3] if event.row] == [1, 2]
     shop.put(order(1, "milk"))
-    shop.take(order(2))
+    shop.retract(order(2))
     one, two = next(events), next(events)
     assert one.change is not None and two.change is not None
     assert (one.change.op, one.change.before["product"], one.change.after["product"]) == ("u", "tea", "milk")
     assert (two.change.op, two.change.key, two.change.after) == ("d", (2,), None)
-    assert [event.change for event in take(shop, one.token)] == [two.change]
-    assert take(shop, two.token) == []
-    assert [event.change for event in take(shop, kinds[3].token)] == [one.change, two.change]
+    assert [event.change for event in subscribe(shop, one.token)] == [two.change]
+    assert subscribe(shop, two.token) == []
+    assert [event.change for event in subscribe(shop, kinds[3].token)] == [one.change, two.change]
 
 
-def test_rows_are_of_one_position_whatever_happens_meanwhile(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_rows_of_a_subscription_are_as_of_one_position(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.store.subscription.PAGE_ROWS", 2)
     shop.put(*(order(n) for n in range(6)))
     events = shop.orders.subscribe(silent_s=0)
@@ -562,25 +572,23 @@ def test_rows_are_of_one_position_whatever_happens_meanwhile(shop: Shop, monkeyp
     assert [event.change.position for event in seen if event.change] == list(range(7, 14))
 
 
-def test_a_subscriber_that_was_away_too_long_is_reset(shop: Shop) -> None:
+def test_a_subscriber_that_reconnects_too_late_is_reset(shop: Shop) -> None:
     shop.store.declare(ORDERS, Access(history=2))
     shop.put(order(1))
-    (*_, ready) = take(shop)
+    (*_, ready) = subscribe(shop)
     for n in range(4):
         shop.put(order(n))
-    assert [event.kind for event in take(shop, ready.token)] == [
+    assert [event.kind for event in subscribe(shop, ready.token)] == [
         EventKind.RESET,
         *[EventKind.ROW] * 4,
         EventKind.READY,
     ]
-    assert take(shop, "00000000-5")[0].kind is EventKind.RESET
+    assert subscribe(shop, "00000000-5")[0].kind is EventKind.RESET
     with pytest.raises(InvalidError, match="cannot read 'x' as a position"):
-        take(shop, "x")
+        subscribe(shop, "x")
 
 
-def test_a_subscriber_in_the_rows_that_is_overtaken_begins_again(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_subscriber_slower_than_the_history_starts_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.store.subscription.PAGE_ROWS", 2)
     shop.store.declare(ORDERS, Access(history=2))
     shop.put(*(order(n) for n in range(4)))
@@ -595,9 +603,9 @@ def test_a_subscriber_in_the_rows_that_is_overtaken_begins_again(
 @given(STEPS)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_rows_and_changes_add_up_to_the_view(
-    new_place: Callable[[], Path | str], open_store: OpenStore, steps: Any
+    new_location: Callable[[], Path | str], open_store: OpenStore, steps: Any
 ) -> None:
-    store = open_store(new_place())
+    store = open_store(new_location())
     store.declare(ORDERS, Access(history=4))
     reader = ViewReader(store, "orders", SystemClock())
     held: dict[int, Any] = {}
@@ -624,22 +632,24 @@ def test_rows_and_changes_add_up_to_the_view(
 # -- the reader ----------------------------------------------------------------------------------------------
 
 
-def test_views_are_found_by_name(shop: Shop, place: Path | str) -> None:
+def test_views_are_found_by_name(shop: Shop, location: Path | str) -> None:
     shop.put(order(1))
-    if isinstance(place, str):
-        with Views(place) as views:
-            row = views["orders"].get(1)
-            assert row is not None and views.names() == ["orders"]
-            with pytest.raises(InvalidError, match=r"there is no view 'sales' in .*; it has: orders"):
-                views["sales"]
+    if isinstance(location, Path):
+        (location.parent / "views.db").symlink_to(location)
+        location = location.parent
+    with Views(location) as views:
+        row = views["orders"].get(1)
+        assert row is not None and views.names() == ["orders"]
+        with pytest.raises(InvalidError, match=r"there is no view 'sales' in .*; it has: orders"):
+            views["sales"]
 
 
-def test_a_folder_without_views(tmp_path: Path) -> None:
+def test_a_directory_without_views(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="there is no file"):
         Views(tmp_path)
 
 
-def test_a_server_without_views_and_one_that_is_away(postgres: Any) -> None:
+def test_a_server_without_views_and_an_unreachable_one(postgres: Any) -> None:
     with pytest.raises(InvalidError, match="cannot read views"):
         Views(f"{postgres.dsn}?schema=nowhere")
     with pytest.raises(UnavailableError, match="cannot connect to PostgreSQL"):

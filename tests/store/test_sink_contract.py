@@ -1,4 +1,4 @@
-"""The store of views keeps the contract of sinks, as far as it is one: a locked data folder has no rivals."""
+"""The store of views passes the contract of sinks, except for fencing: its data directory is locked."""
 
 import base64
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from support.postgres import PostgresServer
 
 
 class StoreSink:
-    """A store's view as a place for results."""
+    """A view of a store as a sink."""
 
     guarantee = Guarantee.EXACTLY_ONCE
 
-    def __init__(self, place: Path | str) -> None:
-        self.place = place
+    def __init__(self, location: Path | str) -> None:
+        self.location = location
 
     def open(self, stream: Stream) -> "StoreWriter":
-        store = ViewStore(self.place)
+        store = ViewStore(self.location)
         columns = tuple(Column(f.name, _spark_name(f.type)) for f in stream.schema)
         try:
             store.declare(ViewShape(name="v", key=stream.key, columns=columns))
@@ -60,7 +60,7 @@ def _spark_name(kind: pa.DataType) -> str:
 
 
 class StoreContract(SinkContract):
-    # What a place outside needs, and a store below a locked folder does not.
+    # Not needed by a store in a locked data directory.
     keyless: ClassVar[bool] = False
     test_rows_without_a_key_are_appended = None
     test_changes_without_a_key = None
@@ -92,9 +92,9 @@ class TestInPostgres(StoreContract):
         return lambda: place_at(f"{postgres.dsn}?schema=s{uuid4().hex}")
 
 
-def place_at(where: Path | str) -> Place:
+def place_at(location: Path | str) -> Place:
     def read(stream: Stream) -> list[dict[str, Any]]:
-        with closing(ViewStore(where)) as store:
+        with closing(ViewStore(location)) as store:
             return store.rows("v")
 
-    return Place(sink=StoreSink(where), read=read)
+    return Place(sink=StoreSink(location), read=read)

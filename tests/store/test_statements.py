@@ -1,4 +1,4 @@
-"""Statements for questions: what has an index is found by it, and no page is sorted or read from the start."""
+"""Statements of questions: they use the indexes, and no page is sorted or read from the start."""
 
 from pathlib import Path
 
@@ -52,7 +52,9 @@ def plans(store: ViewStore, question: Question) -> list[str]:
         ([], "-price"),
     ],
 )
-def test_what_has_an_index_is_found_and_sorted_by_it(store: ViewStore, where: list[str], order: str) -> None:
+def test_indexed_columns_are_filtered_and_sorted_by_the_index(
+    store: ViewStore, where: list[str], order: str
+) -> None:
     question = Question(where=tuple(map(parse_condition, where)), order=order_of(order or ()))
     (plan,) = plans(store, question)
     assert "USING INDEX by_" in plan
@@ -60,9 +62,9 @@ def test_what_has_an_index_is_found_and_sorted_by_it(store: ViewStore, where: li
 
 
 @pytest.mark.parametrize("order", ["", "city", "-city", "price", "-window.start", "-id"])
-def test_a_page_begins_in_the_index(store: ViewStore, order: str) -> None:
+def test_a_page_starts_inside_the_index(store: ViewStore, order: str) -> None:
     question = Question(order=order_of(order or ()))
     by = total_order(SHAPE, question)
-    behind = Question(order=question.order, after=Cursor(by, tuple("x" for _ in by)))
-    found = plans(store, behind)
+    next_page = Question(order=question.order, after=Cursor(by, tuple("x" for _ in by)))
+    found = plans(store, next_page)
     assert all(plan.startswith("SEARCH v USING INDEX by_") for plan in found), found

@@ -191,7 +191,7 @@ def test_quotas_are_kept_and_found_again(tmp_path: Path) -> None:
         (Entity(None, CLIENT), "producer_byte_rate", 0.0, "greater than 0"),
         (Entity(None, CLIENT), "producer_byte_rate", 1.5, "whole number"),
         (Entity(None, CLIENT), "controller_mutation_rate", 1.0, "not enforced by this broker"),
-        (Entity(), "producer_byte_rate", 1.0, "say whom the quota is for"),
+        (Entity(), "producer_byte_rate", 1.0, "no entity given for the quota"),
     ],
 )
 def test_a_quota_that_cannot_be_held_is_refused(

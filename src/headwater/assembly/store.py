@@ -25,12 +25,12 @@ class Stores(NamedTuple):
 def open_stores(app: App, settings: RunSettings) -> Iterator[Stores]:
     """Open the views where the settings or the app put them, and record the address for other commands."""
     from headwater.store.facts import FactStore
-    from headwater.store.location import FILE, check_address, note_store
+    from headwater.store.location import FILE, check_address, record_address
     from headwater.store.views import ViewStore
 
     address = settings.store or app.store
     location = settings.data / FILE if address is None else check_address(address)
     with closing(ViewStore(location)) as views:
-        views.take_over(app.name)
-        note_store(settings.data, address)
+        views.claim(app.name)
+        record_address(settings.data, address)
         yield Stores(views, FactStore(settings.data / FACTS_FILE))

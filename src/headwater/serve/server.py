@@ -4,7 +4,6 @@ The socket is bound in the caller's thread, so that the caller gets an error at 
 """
 
 import asyncio
-import errno
 import socket
 import threading
 import time
@@ -14,7 +13,8 @@ from typing import Self
 import uvicorn
 from starlette.applications import Starlette
 
-from headwater.errors import ConflictError, InternalError, InvalidError
+from headwater.errors import InternalError
+from headwater.transmit.transport import listen
 
 _GRACE_S = 1  # for responses in progress; event streams end well before, when `closing` is set
 _STOP_S = 5.0
@@ -48,7 +48,7 @@ class HttpServer:
         return f"http://{_bracketed(host)}:{self._port}"
 
     def __enter__(self) -> Self:
-        bound = _bind(self._host, self._port)
+        bound = listen(self._host, self._port, option="--http")
         self._port = bound.getsockname()[1]
         self._thread = threading.Thread(target=self._server.run, args=([bound],), name="http-server", daemon=True)
         self._thread.start()
@@ -79,20 +79,6 @@ class _Server(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # the event loop closes an aborted connection in its next iteration
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    address = f"{_bracketed(host)}:{port}"
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConflictError(
-                f"cannot listen on {address}: the address is in use",
-                hint="stop the program that uses it, or choose another port with --http (port 0 takes a free one)",
-            ) from error
-        raise InvalidError(f"cannot listen on {address}: {error.strerror}") from error
 
 
 def _bracketed(host: str) -> str:

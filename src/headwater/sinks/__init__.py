@@ -3,6 +3,8 @@
     sqlite, postgres, topic, parquet, delta   exactly once
     webhook, mail                             at least once, with an idempotency key
 
-Shared: `progress` (which batch comes next), `net_changes` (a batch as upserts and deletes), `json_rows`,
-`manifests` (which files of a folder count) and `notices` (messages to people and programs).
+Shared: `progress` (which batches are written), `net_changes` (a batch as upserts and deletes), `stream_checks`
+(does a stream fit its destination), `json_rows`, and `notices` (the messages of webhooks and mail).
+
+Of one sink: `sqlite_table`, `delta_table`, and `manifests` (the files of a Parquet folder).
 """

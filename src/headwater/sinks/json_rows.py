@@ -1,4 +1,4 @@
-"""Rows as JSON objects, by the column: Polars writes what it can, Python what it cannot (see `jsonvalues`)."""
+"""Rows as JSON objects. Polars writes the columns whose types it supports, Python the others (`json_values`)."""
 
 from itertools import groupby
 from typing import cast
@@ -12,16 +12,18 @@ _ROW = "_headwater_row"
 
 
 def json_objects(rows: pa.Table) -> pa.Array:
-    """Each row as the UTF-8 text of a JSON object, its members in the order of the columns."""
-    frame = cast(pl.DataFrame, pl.from_arrow(rows.select([n for n in rows.column_names if _is_quick(rows, n)])))
+    """Return each row as the UTF-8 text of a JSON object, its members in the order of the columns."""
+    frame = cast(
+        pl.DataFrame, pl.from_arrow(rows.select([n for n in rows.column_names if _polars_writes(rows, n)]))
+    )
     pieces: list[pl.Expr] = []
-    for quick, names in groupby(rows.column_names, key=lambda name: name in frame.columns):
-        if quick:
+    for by_polars, names in groupby(rows.column_names, key=lambda name: name in frame.columns):
+        if by_polars:
             members = pl.struct([_plain(pl.col(n), frame.schema[n]).alias(n) for n in names])
             pieces.append(members.struct.json_encode().str.strip_prefix("{").str.strip_suffix("}"))
             continue
         for name in names:
-            frame = frame.with_columns(_slowly(rows.column(name)).alias(name))
+            frame = frame.with_columns(_by_python(rows.column(name)).alias(name))
             pieces.append(pl.lit(json_text(name) + ":") + pl.col(name))
     if not pieces:
         return pa.array([b"{}"] * rows.num_rows, pa.large_binary())
@@ -31,30 +33,30 @@ def json_objects(rows: pa.Table) -> pa.Array:
 
 
 def json_values(column: pa.ChunkedArray) -> pa.Array:
-    """Each value of a column as JSON text; null stays null."""
+    """Return each value of a column as JSON text; null stays null."""
     objects = cast(pl.Series, pl.from_arrow(json_objects(pa.table({"v": column}))))
     alone = objects.cast(pl.String).str.slice(len('{"v":')).str.strip_suffix("}")
-    kept = cast(pl.Series, pl.from_arrow(column.is_valid()))
-    return pl.select(pl.when(kept).then(alone)).to_series().to_arrow(compat_level=pl.CompatLevel.oldest())
+    is_valid = cast(pl.Series, pl.from_arrow(column.is_valid()))
+    return pl.select(pl.when(is_valid).then(alone)).to_series().to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _slowly(column: pa.ChunkedArray) -> pl.Series:
+def _by_python(column: pa.ChunkedArray) -> pl.Series:
     part = json_part(column.type)
     texts = ["null" if v is None else json_text(part(v)) for v in column.to_pylist()]
     return pl.Series(texts, dtype=pl.String)
 
 
-def _is_quick(rows: pa.Table, name: str) -> bool:
+def _polars_writes(rows: pa.Table, name: str) -> bool:
     kind = rows.schema.field(name).type
     if pa.types.is_floating(kind):
-        # JSON has no NaN, and Polars would write null for it.
+        # JSON has no NaN; Polars would write null.
         return bool(cast(pl.Series, pl.from_arrow(rows.column(name))).is_finite().fill_null(True).all())
-    return _is_quick_type(kind)
+    return _polars_supports(kind)
 
 
-def _is_quick_type(kind: pa.DataType) -> bool:
+def _polars_supports(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
-        return kind.num_fields > 0 and all(_is_quick_type(field.type) for field in kind)
+        return kind.num_fields > 0 and all(_polars_supports(field.type) for field in kind)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _is_plain_type(kind.value_type)
     binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
@@ -62,13 +64,13 @@ def _is_quick_type(kind: pa.DataType) -> bool:
 
 
 def _is_plain_type(kind: pa.DataType) -> bool:
-    """Whether Polars writes it as we do."""
+    """Return whether Polars writes the type in our JSON form."""
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     return bool(text or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
 def _plain(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
-    """The value as one that Polars writes as we do."""
+    """Convert a value so that Polars writes it in our JSON form."""
     if isinstance(kind, pl.Struct):
         fields = [_plain(value.struct.field(f.name), f.dtype).alias(f.name) for f in kind.fields]  # type: ignore[arg-type]
         return pl.when(value.is_not_null()).then(pl.struct(fields))

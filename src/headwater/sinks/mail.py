@@ -1,11 +1,10 @@
-"""Mail: changes sent to people, at least once.
+"""Mail: changes sent by mail, at least once.
 
     hw.Mail("ops@example.org", sender="shop@example.org", server="mail.example.org:587", tls="starttls",
             user="shop", password=os.environ["MAIL_PASSWORD"], subject="{query}: {count} changes")
 
-SMTP offers no way to know whether a mail that was not answered for was taken, so after a crash one may come twice.
-It then has the same `Message-ID`, by which most mailboxes show it once. Nothing is kept on our side beyond Spark's
-own checkpoint.
+SMTP cannot tell whether a mail without a response was accepted, so after a crash a mail may be sent twice. It then
+has the same `Message-ID`, and most mailboxes show it once. The sink stores nothing beyond Spark's checkpoint.
 """
 
 import smtplib
@@ -24,6 +23,7 @@ from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.json_values import json_text
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.notices import ChangeNotice, Notice, check_each, notices, send_all
+from headwater.sinks.progress import SinkProgress, next_step
 
 PLAIN, STARTTLS, TLS = "plain", "starttls", "tls"
 _PERMANENT_FROM = 500
@@ -32,9 +32,9 @@ _SIGNS = {Op.INSERT: "+", Op.UPDATE: "~", Op.DELETE: "-"}
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """Mail through a server: one for each batch (of up to 500 changes), or for each row.
+    """Mail through an SMTP server: one for each batch (of up to 500 changes), or for each row.
 
-    `subject` may name `{query}`, `{count}`, and with `each="row"` the row's columns: `"{product} is low"`.
+    `subject` may contain `{query}`, `{count}`, and with `each="row"` the row's columns: `"{product} is low"`.
     """
 
     to: str | Sequence[str]
@@ -50,7 +50,7 @@ class Mail:
     def __post_init__(self) -> None:
         check_each(self.each)
         if self.tls not in (PLAIN, STARTTLS, TLS):
-            raise InvalidError(f"cannot send mail with tls {self.tls!r}: 'plain', 'starttls' or 'tls'")
+            raise InvalidError(f"cannot send mail with tls={self.tls!r}: expected 'plain', 'starttls' or 'tls'")
         host, _, port = self.server.rpartition(":")
         if not host or not port.isdigit():
             raise InvalidError(f"cannot send mail through {self.server!r}: expected host:port")
@@ -60,13 +60,13 @@ class Mail:
         return Guarantee.AT_LEAST_ONCE
 
     def open(self, stream: Stream) -> Writer:
-        """A writer for the stream; nothing is sent yet, and nobody is fenced."""
+        """Return a writer; nothing is sent yet, and no earlier writer is fenced."""
         names = dict.fromkeys(stream.schema.names, "") if self.each == "row" else {}
         try:
             self.subject.format(**{**names, "query": "", "count": 0})
         except (KeyError, IndexError, ValueError) as error:
             known = ", ".join(["query", "count", *names])
-            raise InvalidError(f"cannot make a subject of {self.subject!r}: it may name {known}") from error
+            raise InvalidError(f"cannot use the subject {self.subject!r}: it may contain {known}") from error
         return _MailWriter(self, stream, SystemClock())
 
 
@@ -76,19 +76,20 @@ class _MailWriter:
         self._stream = stream
         self._clock = clock
         self._attempt = f"cannot send mail of {stream.query!r} through {sink.server!r}"
-        self._done: tuple[str, int] | None = None
+        self._progress: SinkProgress | None = None
 
     def write(self, batch: Batch) -> bool:
-        if self._done is not None and self._done[0] == batch.run and batch.number <= self._done[1]:
+        step = next_step(self._progress, batch, self._stream, f"mail server {self._sink.server!r}")
+        if step is None:
             return False
         found = notices(self._stream, batch, each=self._sink.each)
         if found:
             self._send(found)
-        self._done = (batch.run, batch.number)
+        self._progress = step.progress
         return True
 
     def close(self) -> None:
-        pass  # A connection is made for each batch: servers end those that are silent for long.
+        pass  # Every batch opens its own connection, because servers close idle ones.
 
     def _message(self, notice: Notice) -> EmailMessage:
         message = EmailMessage()
@@ -98,10 +99,10 @@ class _MailWriter:
         message["Message-ID"] = f"<{notice.id}@{self._sink.sender.rpartition('@')[2].rstrip('>') or 'headwater'}>"
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
         message["Date"] = format_datetime(now)
-        message["Auto-Submitted"] = "auto-generated"  # so that no absence note answers it (RFC 3834)
+        message["Auto-Submitted"] = "auto-generated"  # prevents absence notes (RFC 3834)
         lines = [_line(change) for change in notice.changes]
-        told = f"{notice.query}, batch {notice.batch}, part {notice.part + 1} of {notice.parts}"
-        message.set_content("\n".join([*lines, "", told, ""]))
+        footer = f"{notice.query}, batch {notice.batch}, part {notice.part + 1} of {notice.parts}"
+        message.set_content("\n".join([*lines, "", footer, ""]))
         return message
 
     def _subject(self, notice: Notice) -> str:
@@ -117,9 +118,11 @@ class _MailWriter:
             with self._connect() as server:
                 send_all(found, partial(self._post, server))
         except smtplib.SMTPRecipientsRefused as error:
-            refused = "; ".join(f"{who}: {code} {_text(text)}" for who, (code, text) in error.recipients.items())
-            lasting = all(code >= _PERMANENT_FROM for code, _ in error.recipients.values())
-            raise (InvalidError if lasting else UnavailableError)(f"{attempt}: {refused}") from error
+            refused = "; ".join(
+                f"{address}: {code} {_text(text)}" for address, (code, text) in error.recipients.items()
+            )
+            permanent = all(code >= _PERMANENT_FROM for code, _ in error.recipients.values())
+            raise (InvalidError if permanent else UnavailableError)(f"{attempt}: {refused}") from error
         except smtplib.SMTPResponseException as error:
             kind = InvalidError if error.smtp_code >= _PERMANENT_FROM else UnavailableError
             raise kind(f"{attempt}: {error.smtp_code} {_text(error.smtp_error)}") from error
@@ -157,7 +160,7 @@ class _MailWriter:
 
 
 def _line(change: ChangeNotice) -> str:
-    """A change as a line: what is there now, or what is gone, and what it was."""
+    """Format a change as a line: the row as it is now, or the deleted row, and for an update the old values."""
     row = change.after if change.after is not None else change.before or {}
     text = ", ".join(f"{name} {_value(value)}" for name, value in row.items())
     if change.op is Op.UPDATE and change.before is not None:

@@ -1,11 +1,12 @@
-"""A folder of data files of which only some count: those that the newest manifest names.
+"""A folder of data files and manifests: the table consists of the files that the newest manifest names.
 
     folder/data/<unique>.parquet        written and synced before a manifest names them, never changed
     folder/manifests/<version>.json     the whole state after a commit; versions have no gaps
 
-A commit is one new manifest. It is written aside, synced, and linked to its name, which fails if that is taken: of
-two writers who both saw version 7 one makes version 8, and the other is told. Readers see a commit whole or not
-at all. What no manifest of the last ten minutes names is deleted, so a reader has that long for its files.
+A commit is one new manifest. It is written to a temporary file, synced, and linked to its name, which fails if the
+name exists: of two writers that both saw version 7, one creates version 8 and the other gets an error. Readers see
+a whole commit or none of it. Files that no manifest of the last ten minutes names are deleted, so a reader has ten
+minutes to read its files.
 """
 
 import base64
@@ -31,12 +32,12 @@ GRACE_MS = 10 * 60 * 1000
 _MANIFEST = re.compile(r"(\d{12})\.json")
 _TRIES_MAX = 100
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ENOENT, errno.EMFILE, errno.ETIMEDOUT)
+_TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ENOENT, errno.EMFILE, errno.ETIMEDOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file that counts. Where rows have a key, `low` is the least hash of a key that belongs into it."""
+    """A file of the table. If rows have a key, `low` is the lowest key hash that belongs to the file."""
 
     name: str
     rows: int
@@ -46,7 +47,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The state after a commit."""
+    """The state of the table after a commit."""
 
     version: int = 0
     query: str
@@ -58,25 +59,25 @@ class Manifest:
 
 
 class Superseded(ConflictError):
-    """Another manifest was committed since the one that was to be followed."""
+    """Another manifest was committed after the one that the commit is based on."""
 
 
 class ManifestChain:
-    """The manifests of a folder."""
+    """The manifests and data files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data = folder / "data"
         self._manifests = folder / "manifests"
 
-    def make(self) -> None:
-        """Make the folders."""
+    def create(self) -> None:
+        """Create the folders."""
         for path in (self.data, self._manifests):
             path.mkdir(parents=True, exist_ok=True)
         sync_directory(self.folder)
 
     def newest(self) -> Manifest | None:
-        """The manifest that counts; None if there is none yet."""
+        """Return the newest manifest; None if there is none yet."""
         for _ in range(_TRIES_MAX):
             versions = self._versions()
             if not versions:
@@ -84,35 +85,35 @@ class ManifestChain:
             try:
                 return _decode(self._path(versions[-1]))
             except FileNotFoundError:
-                continue  # Deleted because it had become old meanwhile.
+                continue  # It was superseded and deleted in the meantime.
         raise UnavailableError(f"cannot read {str(self.folder)!r}: its manifests change faster than they are read")
 
     def commit(self, before: Manifest | None, after: Manifest) -> Manifest:
-        """Let `after` be the one that follows `before`; Superseded if another does already."""
+        """Commit `after` as the successor of `before`; raises Superseded if `before` already has one."""
         version = before.version + 1 if before else 1
         after = replace(after, version=version)
-        aside = self._manifests / f".{uuid.uuid4().hex}.tmp"
+        temporary = self._manifests / f".{uuid.uuid4().hex}.tmp"
         try:
-            with open(aside, "xb") as file:
+            with open(temporary, "xb") as file:
                 file.write(_encode(after))
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                os.link(aside, self._path(version))
+                os.link(temporary, self._path(version))
             except (FileExistsError, FileNotFoundError):
                 raise self._superseded() from None
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
                 raise InvalidError(
-                    f"cannot write to {str(self.folder)!r}: its file system has no hard links, by which two "
-                    "writers are told apart",
+                    f"cannot write to {str(self.folder)!r}: its file system has no hard links, which are "
+                    "needed to order the commits of two writers",
                     hint="name a folder on a local disk, or use hw.Delta",
                 ) from error
             sync_directory(self._manifests)
         finally:
-            aside.unlink(missing_ok=True)
-        # A name is free again when its manifest was deleted for its age; who takes it then is late by far.
+            temporary.unlink(missing_ok=True)
+        # The name of an old manifest is free again once it is deleted; a writer that takes it is far too late.
         if self._versions()[-1] != version:
             raise self._superseded()
         return after
@@ -123,7 +124,7 @@ class ManifestChain:
             raise self._superseded()
 
     def clean(self, newest: Manifest, now_ms: int) -> None:
-        """Delete old manifests, and files that neither the others name nor somebody is about to."""
+        """Delete old manifests, and files that no recent manifest names and no commit in progress may name."""
         named = {file.name for file in newest.files}
         for version in self._versions():
             path = self._path(version)
@@ -143,10 +144,24 @@ class ManifestChain:
             except FileNotFoundError:
                 continue
 
+    def write_file(self, write: Callable[[str], int], *, low: int = 0) -> DataFile:
+        """Write and sync a data file under a unique name; `write` gets its path and returns the number of rows."""
+        path = self.data / f"{uuid.uuid4().hex}.parquet"
+        try:
+            rows = write(str(path))
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                size = os.fstat(file.fileno()).st_size
+            sync_directory(self.data)
+        except BaseException:
+            path.unlink(missing_ok=True)  # A half-written file would take space on a full disk.
+            raise
+        return DataFile(name=path.name, rows=rows, bytes=size, low=low)
+
     def _superseded(self) -> Superseded:
         return Superseded(
-            f"cannot write to {str(self.folder)!r}: another writer was opened since",
-            hint="one of two running pipelines has to stop, or write to another folder",
+            f"cannot write to {str(self.folder)!r}: another writer has opened it since",
+            hint="stop one of the two pipelines, or let it write to another folder",
         )
 
     def _versions(self) -> list[int]:
@@ -160,38 +175,22 @@ class ManifestChain:
         return self._manifests / f"{version:012d}.json"
 
 
-def new_file(chain: ManifestChain, write: Callable[[str], int], *, low: int = 0) -> DataFile:
-    """Have a data file written under a name of its own, and synced; `write` gives the number of rows."""
-    name = f"{uuid.uuid4().hex}.parquet"
-    path = chain.data / name
-    try:
-        rows = write(str(path))
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-            size = os.fstat(file.fileno()).st_size
-        sync_directory(chain.data)
-    except BaseException:
-        path.unlink(missing_ok=True)  # A full disk should not be fuller for having been full.
-        raise
-    return DataFile(name=name, rows=rows, bytes=size, low=low)
-
-
 @contextmanager
 def disk_errors(attempt: str) -> Iterator[None]:
-    """Tell what the disk has against it: a passing thing, as that it is full, or a lasting one."""
+    """Raise errors of the file system as ours: a full disk, for example, is transient, a missing right is not."""
     try:
         yield
     except HeadwaterError:
         raise
     except OSError as error:
-        kind = UnavailableError if error.errno in _PASSING else InvalidError
+        kind = UnavailableError if error.errno in _TRANSIENT else InvalidError
         reason = os.strerror(error.errno) if error.errno else str(error)
-        hint = "it goes on by itself when there is room" if error.errno == errno.ENOSPC else None
+        hint = "free some space; the query then continues by itself" if error.errno == errno.ENOSPC else None
         raise kind(f"cannot {attempt}: {reason}", hint=hint) from error
 
 
 def _encode(manifest: Manifest) -> bytes:
-    told = {
+    fields = {
         "version": manifest.version,
         "query": manifest.query,
         "epoch": manifest.epoch,
@@ -201,7 +200,7 @@ def _encode(manifest: Manifest) -> bytes:
         "progress": None if manifest.progress is None else asdict(manifest.progress),
         "files": [asdict(file) for file in manifest.files],
     }
-    return json.dumps(told, indent=1).encode()
+    return json.dumps(fields, indent=1).encode()
 
 
 def _decode(path: Path) -> Manifest:
@@ -209,22 +208,22 @@ def _decode(path: Path) -> Manifest:
 
     data = path.read_bytes()
     try:
-        told = json.loads(data)
+        fields = json.loads(data)
         return Manifest(
-            version=told["version"],
-            query=told["query"],
-            epoch=told["epoch"],
-            schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told["schema"]))),
-            key=tuple(told["key"]),
-            progress=_progress(told["progress"]),
-            files=tuple(DataFile(**file) for file in told["files"]),
+            version=fields["version"],
+            query=fields["query"],
+            epoch=fields["epoch"],
+            schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fields["schema"]))),
+            key=tuple(fields["key"]),
+            progress=_progress(fields["progress"]),
+            files=tuple(DataFile(**file) for file in fields["files"]),
         )
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise CorruptError(f"cannot read manifest {str(path)!r}: {error}") from error
 
 
-def _progress(told: dict[str, Any] | None) -> SinkProgress | None:
-    return None if told is None else SinkProgress(**{**told, "past": tuple(told["past"])})
+def _progress(fields: dict[str, Any] | None) -> SinkProgress | None:
+    return None if fields is None else SinkProgress(**{**fields, "past": tuple(fields["past"])})
 
 
 def _age_ms(path: Path, now_ms: int) -> float:

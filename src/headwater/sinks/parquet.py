@@ -1,12 +1,12 @@
-"""Parquet: a folder of Parquet files with a manifest, exactly once. What the newest manifest names is the table.
+"""Parquet: a folder of Parquet files, exactly once. The table consists of the files in the newest manifest.
 
     hw.Parquet("out/orders")
 
-Without a key each batch is a file more, and small files are merged in a commit of their own. With a key, files
-share the keys out among them by hash, some 64 000 rows each; a batch rewrites the files that hold a key of it.
-Rows and the batch's number are in one manifest, so they are there together (see `manifests`).
+Without a key each batch adds a file, and small files are merged in a commit of their own. With a key, the keys are
+divided among files by hash, about 64,000 rows each; a batch rewrites the files that hold one of its keys. Rows and
+batch number are committed in one manifest (see `manifests`).
 
-Any reader of Parquet reads the files that `parquet_files` gives.
+Any Parquet reader can read the files that `parquet_files` returns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,24 +24,18 @@ from headwater.clock import SystemClock
 from headwater.errors import ConflictError, CorruptError, InvalidError
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.json_rows import json_objects
-from headwater.sinks.manifests import (
-    DataFile,
-    Manifest,
-    ManifestChain,
-    Superseded,
-    disk_errors,
-    new_file,
-)
-from headwater.sinks.net_changes import check_changes_have_key, fold
-from headwater.sinks.progress import BatchAction, advance, judge
+from headwater.sinks.manifests import DataFile, Manifest, ManifestChain, Superseded, disk_errors
+from headwater.sinks.net_changes import net_changes
+from headwater.sinks.progress import next_step
+from headwater.sinks.stream_checks import check_changes_have_key, check_key_in_schema, check_same_columns
 from headwater.transmit.records.from_arrow import Ints, hashes_of_keys
 
 RANGE_ROWS = 1 << 16
-"""Of a file of keyed rows, about: a batch of few keys rewrites so many rows for each of them."""
+"""Approximate number of rows in a file of keyed rows: a batch of few keys rewrites this many rows for each key."""
 MERGED_FILES = 16
-"""So many files of about one size become one; hence there are at most so many of each size."""
+"""Number of files of similar size that are merged into one, and so the limit of files of each size."""
 LARGE_BYTES = 64 << 20
-"""Files beyond this are not merged."""
+"""Larger files are not merged."""
 _SIZE_STEP = 16
 _SMALLEST_BYTES = 64 << 10
 _CLEAN_EVERY = 100
@@ -50,7 +44,7 @@ _OPEN_TRIES_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Parquet:
-    """A folder, made if it is not there; it belongs to one query."""
+    """A folder, created if missing; it belongs to one query."""
 
     folder: str | Path
 
@@ -59,21 +53,19 @@ class Parquet:
         return Guarantee.EXACTLY_ONCE
 
     def open(self, stream: Stream) -> Writer:
-        """Make the folder ready, and fence every writer opened before."""
+        """Create or check the folder, and fence every writer opened before."""
         attempt = f"cannot write {stream.query!r} to {str(self.folder)!r}"
         check_changes_have_key(stream, attempt)
-        for name in stream.key:
-            if name not in stream.schema.names:
-                raise InvalidError(f"{attempt}: no column {name!r}")
+        check_key_in_schema(stream, attempt)
         with disk_errors(f"open {str(self.folder)!r}"):
             chain = ManifestChain(Path(self.folder))
-            chain.make()
-            manifest = _take_over(chain, stream)
+            chain.create()
+            manifest = _open_chain(chain, stream)
             return _ParquetWriter(chain, stream, manifest)
 
 
 def parquet_files(folder: str | Path) -> list[str]:
-    """The Parquet files that are the table now; they stay for ten minutes after they no longer are."""
+    """Return the Parquet files of the table as it is now; they stay for ten minutes after they are replaced."""
     chain = ManifestChain(Path(folder))
     manifest = chain.newest()
     if manifest is None:
@@ -82,7 +74,7 @@ def parquet_files(folder: str | Path) -> list[str]:
 
 
 def read_parquet(folder: str | Path) -> pa.Table:
-    """The whole table as it is now."""
+    """Return the whole table as it is now."""
     chain = ManifestChain(Path(folder))
     manifest = chain.newest()
     if manifest is None:
@@ -90,35 +82,35 @@ def read_parquet(folder: str | Path) -> pa.Table:
     return pa.concat_tables([manifest.schema.empty_table(), *(_read(chain, file) for file in manifest.files)])
 
 
-def _take_over(chain: ManifestChain, stream: Stream) -> Manifest:
-    """Check that the stream fits, and fence who was here before by a manifest of the next epoch."""
+def _open_chain(chain: ManifestChain, stream: Stream) -> Manifest:
+    """Check that the stream fits, and fence earlier writers with a manifest of the next epoch."""
     for _ in range(_OPEN_TRIES_MAX):
         before = chain.newest()
         if before is None:
-            before_ours = Manifest(query=stream.query, schema=stream.schema, key=stream.key)
+            base = Manifest(query=stream.query, schema=stream.schema, key=stream.key)
         else:
             _check_fit(chain.folder, before, stream)
-            before_ours = before
+            base = before
         try:
-            return chain.commit(before, replace(before_ours, epoch=before_ours.epoch + 1))
+            return chain.commit(before, replace(base, epoch=base.epoch + 1))
         except Superseded:
-            continue  # Two open it at the same time; who comes second fences the other.
-    raise ConflictError(f"cannot open {str(chain.folder)!r}: others open it over and over")
+            continue  # Two writers open it at the same time; the second one fences the first.
+    raise ConflictError(
+        f"cannot open {str(chain.folder)!r}: other writers opened it before each of {_OPEN_TRIES_MAX} attempts",
+        hint="run only one pipeline that writes to this folder",
+    )
 
 
-def _check_fit(folder: Path, there: Manifest, stream: Stream) -> None:
+def _check_fit(folder: Path, manifest: Manifest, stream: Stream) -> None:
     attempt = f"cannot write {stream.query!r} to {str(folder)!r}"
     hint = "name another folder, or delete this one"
-    if there.query != stream.query:
-        raise ConflictError(f"{attempt}: it belongs to {there.query!r}", hint=hint)
-    if there.key != stream.key:
-        raise InvalidError(f"{attempt}: its key is {', '.join(there.key) or 'none'}", hint=hint)
-    known = {field.name: field.type for field in there.schema}
+    if manifest.query != stream.query:
+        raise ConflictError(f"{attempt}: it belongs to {manifest.query!r}", hint=hint)
+    if manifest.key != stream.key:
+        raise InvalidError(f"{attempt}: its key is {', '.join(manifest.key) or 'none'}", hint=hint)
+    known = {field.name: field.type for field in manifest.schema}
     given = {field.name: field.type for field in stream.schema}
-    for name in [*known, *given]:
-        if known.get(name) != given.get(name):
-            found, offered = (str(columns.get(name, "missing")) for columns in (known, given))
-            raise InvalidError(f"{attempt}: column {name!r} there is {found}, the rows' is {offered}", hint=hint)
+    check_same_columns(known, given, attempt, hint)
 
 
 class _ParquetWriter:
@@ -139,12 +131,12 @@ class _ParquetWriter:
     def _write(self, batch: Batch) -> bool:
         before = self._manifest
         self._chain.check(before)
-        step = judge(before.progress, batch, self._stream, repr(str(self._chain.folder)))
-        if step is BatchAction.SKIP:
+        step = next_step(before.progress, batch, self._stream, repr(str(self._chain.folder)))
+        if step is None:
             return False
-        there = before.files if step is BatchAction.ADD else ()
-        files = self._rewritten(there, batch) if self._stream.key else self._appended(there, batch)
-        self._commit(replace(before, files=tuple(files), progress=advance(before.progress, batch)))
+        old = () if step.replaces else before.files
+        new = self._rewrite(old, batch) if self._stream.key else self._append(old, batch)
+        self._commit(replace(before, files=tuple(new), progress=step.progress))
         self._merge()
         if self._manifest.version % _CLEAN_EVERY == 0:
             self._chain.clean(self._manifest, self._clock.now_ms())
@@ -155,18 +147,18 @@ class _ParquetWriter:
 
     # -- without a key ----------------------------------------------------------------------------------------
 
-    def _appended(self, there: Sequence[DataFile], batch: Batch) -> list[DataFile]:
+    def _append(self, files: Sequence[DataFile], batch: Batch) -> list[DataFile]:
         rows = batch.rows.cast(self._stream.schema)
-        return [*there, new_file(self._chain, partial(_write_table, rows))] if rows.num_rows else [*there]
+        return [*files, self._chain.write_file(partial(_write_table, rows))] if rows.num_rows else [*files]
 
     def _merge(self) -> None:
-        """Make one file of many small ones, in a commit of its own."""
+        """Merge small files into one, in a commit of its own."""
         while not self._stream.key:
             files = self._manifest.files
             small = _to_merge(files)
             if not small:
                 return
-            merged = new_file(self._chain, partial(self._copy, small))
+            merged = self._chain.write_file(partial(self._copy, small))
             at = files.index(small[0])
             left = [file for file in files if file not in small]
             self._commit(replace(self._manifest, files=(*left[:at], merged, *left[at:])))
@@ -182,32 +174,32 @@ class _ParquetWriter:
 
     # -- with a key -------------------------------------------------------------------------------------------
 
-    def _rewritten(self, there: Sequence[DataFile], batch: Batch) -> list[DataFile]:
-        """The files with those replaced that hold a key of the batch."""
-        folded = fold(replace(batch, rows=batch.rows.cast(self._stream.schema)), self._stream.key)
-        put_keys, gone_keys = self._texts(folded.puts), self._texts(folded.deletes)
-        touched = pa.concat_arrays([put_keys, gone_keys])
-        lows = np.array([file.low for file in there], np.int64)
+    def _rewrite(self, files: Sequence[DataFile], batch: Batch) -> list[DataFile]:
+        """Return the files, with those that hold a key of the batch rewritten."""
+        net = net_changes(replace(batch, rows=batch.rows.cast(self._stream.schema)), self._stream.key)
+        put_keys, deleted_keys = self._key_texts(net.puts), self._key_texts(net.deletes)
+        touched = pa.concat_arrays([put_keys, deleted_keys])
+        lows = np.array([file.low for file in files], np.int64)
         ranges, put_ranges = _ranges(lows, touched), _ranges(lows, put_keys)
-        files = list(there)
+        result = list(files)
         for number in np.unique(ranges):
-            old = there[number] if there else None
-            rows = folded.puts.filter(pa.array(put_ranges == number))
+            old = files[number] if files else None
+            rows = net.puts.filter(pa.array(put_ranges == number))
             if old is not None:
                 rows = pa.concat_tables([self._without(old, touched.filter(pa.array(ranges == number))), rows])
-                files.remove(old)
-            files += self._cut(rows, old.low if old else 0)
-        return sorted(files, key=lambda file: file.low)
+                result.remove(old)
+            result += self._split(rows, old.low if old else 0)
+        return sorted(result, key=lambda file: file.low)
 
     def _without(self, file: DataFile, keys: pa.Array) -> pa.Table:
         rows = _read(self._chain, file)
-        return rows.filter(pc.invert(pc.is_in(self._texts(rows), value_set=keys)))
+        return rows.filter(pc.invert(pc.is_in(self._key_texts(rows), value_set=keys)))
 
-    def _cut(self, rows: pa.Table, low: int) -> Iterable[DataFile]:
-        """Rows of one range as files, of several ranges if they have become too many."""
+    def _split(self, rows: pa.Table, low: int) -> Iterable[DataFile]:
+        """Write the rows of one range as files, splitting the range if it has become too large."""
         if rows.num_rows <= 2 * RANGE_ROWS:
             return [self._file(rows, low)] if rows.num_rows else []
-        hashes = hashes_of_keys(self._texts(rows))
+        hashes = hashes_of_keys(self._key_texts(rows))
         ordered = np.sort(hashes)
         lows = np.unique([low, *(int(ordered[at]) for at in range(RANGE_ROWS, rows.num_rows, RANGE_ROWS))])
         ranges = np.maximum(np.searchsorted(lows, hashes, side="right") - 1, 0)
@@ -215,15 +207,15 @@ class _ParquetWriter:
         return [self._file(part, low) for part, low in parts if part.num_rows]
 
     def _file(self, rows: pa.Table, low: int) -> DataFile:
-        return new_file(self._chain, partial(_write_table, rows), low=low)
+        return self._chain.write_file(partial(_write_table, rows), low=low)
 
-    def _texts(self, rows: pa.Table) -> pa.Array:
-        """Keys in one form for all their types, by which they are compared and hashed."""
+    def _key_texts(self, rows: pa.Table) -> pa.Array:
+        """Return the keys as JSON text, which is compared and hashed the same for all types."""
         return json_objects(rows.select(list(self._stream.key)))
 
 
 def _ranges(lows: Ints, keys: pa.Array) -> Ints:
-    """Which file each key belongs to; keys below the first file's belong to it too."""
+    """Return the index of each key's file; keys below the first file's range belong to it too."""
     found = np.searchsorted(lows, hashes_of_keys(keys), side="right") - 1
     return cast(Ints, np.maximum(found, 0))
 

@@ -1,66 +1,61 @@
-"""How far a query has come at a place, and what that says of the next batch. Pure: each sink keeps it its way."""
+"""The progress of a query at a destination, and the step it implies for a batch. Pure: sinks do the storing."""
 
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from headwater.errors import ConflictError
 from headwater.sink import Batch, Stream
 
 RUNS_KEPT = 1000
-"""A run is a checkpoint that somebody threw away; nobody does that so often."""
-
-
-class BatchAction(Enum):
-    """What to do with a batch."""
-
-    SKIP = auto()
-    """It is there already."""
-    ADD = auto()
-    """It goes to what is there."""
-    START_AFRESH = auto()
-    """It goes in the place of what is there, which an earlier run wrote."""
+"""Number of replaced runs to remember; a run is replaced only when its checkpoint is deleted, which is rare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkProgress:
-    """The last batch that is there, of which run, and the runs before it."""
+    """The last batch that was written, its run, and the runs that were replaced before."""
 
     run: str
     number: int
     past: tuple[str, ...] = ()
 
-    def after(self, batch: Batch) -> "SinkProgress":
-        """The progress when the batch is there too."""
-        if batch.run == self.run:
-            return SinkProgress(run=self.run, number=batch.number, past=self.past)
-        return SinkProgress(run=batch.run, number=batch.number, past=(*self.past, self.run)[-RUNS_KEPT:])
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStep:
+    """The work that a batch requires.
+
+    `replaces` is true for the first batch of a new run: the rows of the earlier run are deleted in the same atomic
+    step. `progress` is stored together with the rows.
+    """
+
+    replaces: bool
+    progress: SinkProgress
 
 
-def judge(progress: SinkProgress | None, batch: Batch, stream: Stream, place: str) -> BatchAction:
-    """Decide what to do with a batch; ConflictError if its run was replaced by another one."""
+def next_step(progress: SinkProgress | None, batch: Batch, stream: Stream, destination: str) -> BatchStep | None:
+    """Return how to write a batch; None if the batch is already written.
+
+    Raises ConflictError if the batch's run was replaced by another one.
+    """
     if progress is None:
-        return BatchAction.ADD
+        return BatchStep(replaces=False, progress=SinkProgress(run=batch.run, number=batch.number))
     if batch.run == progress.run:
-        return BatchAction.SKIP if batch.number <= progress.number else BatchAction.ADD
+        if batch.number <= progress.number:
+            return None
+        after = SinkProgress(run=batch.run, number=batch.number, past=progress.past)
+        return BatchStep(replaces=False, progress=after)
     if batch.run in progress.past:
         raise ConflictError(
-            f"cannot write batch {batch.number} of {stream.query!r} to {place}: its checkpoint (run {batch.run}) "
-            f"was replaced there by another (run {progress.run}), whose rows it would mix with",
-            hint="start with the newer checkpoint, or with none, which writes everything anew",
+            f"cannot write batch {batch.number} of {stream.query!r} to {destination}: its checkpoint (run "
+            f"{batch.run}) was replaced by a newer one (run {progress.run}), and their rows must not be mixed",
+            hint="start with the newer checkpoint, or without one to write all rows again",
         )
-    if stream.continues == progress.run:
-        return BatchAction.ADD
-    return BatchAction.START_AFRESH
+    past = (*progress.past, progress.run)[-RUNS_KEPT:]
+    after = SinkProgress(run=batch.run, number=batch.number, past=past)
+    return BatchStep(replaces=stream.continues != progress.run, progress=after)
 
 
-def advance(progress: SinkProgress | None, batch: Batch) -> SinkProgress:
-    """The progress to keep with the batch."""
-    return SinkProgress(run=batch.run, number=batch.number) if progress is None else progress.after(batch)
-
-
-def fenced(stream: Stream, place: str) -> ConflictError:
-    """For a writer that finds that it is no longer the one."""
+def fenced(stream: Stream, destination: str) -> ConflictError:
+    """Return the error of a writer that finds that a later one has opened the destination."""
     return ConflictError(
-        f"cannot write {stream.query!r} to {place}: another pipeline of this name was started since and has it",
-        hint="let only one of them run; two that should both write need different names",
+        f"cannot write {stream.query!r} to {destination}: another pipeline of the same name has opened it since",
+        hint="run only one of them; give the pipelines different names if both should write",
     )

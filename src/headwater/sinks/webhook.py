@@ -1,11 +1,11 @@
-"""Webhook: changes sent to a program outside by HTTP, at least once.
+"""Webhook: changes sent to another program by HTTP, at least once.
 
     hw.Webhook("https://example.org/orders", headers={"Authorization": "Bearer ..."})
 
-What is not answered by 2xx is sent again, and after a crash a batch that was answered may be too: HTTP offers no
-way to do better. So each request has the header `Idempotency-Key`, the same when it is sent again, and a receiver
-that remembers the keys it has seen gets everything once. Nothing is kept on our side beyond Spark's checkpoint;
-two pipelines of one name would both send, with keys of their own runs.
+A request without a 2xx response is sent again, and after a crash a batch that was answered may be sent again
+too: HTTP cannot do better. Each request has the header `Idempotency-Key`, which stays the same when it is
+repeated, so a receiver that remembers the keys it has seen processes every request once. The sink stores nothing
+beyond Spark's checkpoint; two pipelines of one name would both send, with the keys of their own runs.
 """
 
 import http.client
@@ -21,19 +21,20 @@ from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.json_values import json_text
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.notices import Notice, check_each, notices, send_all
+from headwater.sinks.progress import SinkProgress, next_step
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
-_PASSING = (408, 425, 429)
-_OF_THE_CONTENT = (400, 413, 422)
-"""What says that this request is not taken, where others may be."""
-_PATIENCE_S = 60.0
-"""How long a receiver may have us wait before the batch is tried from the start."""
+_TRANSIENT = (408, 425, 429)
+_REFUSED = (400, 413, 422)
+"""Statuses for which the content of this request is at fault; other requests may be accepted."""
+_WAIT_MAX_S = 60.0
+"""Total time to wait as `Retry-After` asks; after that the whole batch is retried."""
 _SHOWN_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """An address that takes JSON by POST: a request for each batch (of up to 500 changes), or for each row."""
+    """A URL that accepts JSON by POST: one request for each batch (of up to 500 changes), or for each row."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -51,7 +52,7 @@ class Webhook:
         return Guarantee.AT_LEAST_ONCE
 
     def open(self, stream: Stream) -> Writer:
-        """A writer for the stream; nothing is sent yet, and nobody is fenced."""
+        """Return a writer; nothing is sent yet, and no earlier writer is fenced."""
         return _WebhookWriter(self, stream, SystemClock())
 
 
@@ -62,13 +63,14 @@ class _WebhookWriter:
         self._clock = clock
         self._parts = urlsplit(sink.url)
         self._connection = _connection(self._parts, sink.timeout_s)
-        self._done: tuple[str, int] | None = None
+        self._progress: SinkProgress | None = None
 
     def write(self, batch: Batch) -> bool:
-        if self._done is not None and self._done[0] == batch.run and batch.number <= self._done[1]:
+        step = next_step(self._progress, batch, self._stream, repr(self._sink.url))
+        if step is None:
             return False
         send_all(notices(self._stream, batch, each=self._sink.each), self._send)
-        self._done = (batch.run, batch.number)
+        self._progress = step.progress
         return True
 
     def close(self) -> None:
@@ -82,27 +84,30 @@ class _WebhookWriter:
             if 200 <= status < 300:
                 return
             attempt = f"cannot send batch {notice.batch} of {notice.query!r} to {self._sink.url!r}"
-            found = f"{attempt}: it answers {status} {text[:_SHOWN_CHARS]}".rstrip()
-            if status in _OF_THE_CONTENT:
+            found = f"{attempt}: the response is {status} {text[:_SHOWN_CHARS]}".rstrip()
+            if status in _REFUSED:
                 raise RefusedError(found)
-            if status not in _PASSING and status < 500:
-                raise InvalidError(found, hint="what it refuses once it will refuse again; mend it there or here")
-            if pause_s is None or waited_s + pause_s > _PATIENCE_S:
+            if status not in _TRANSIENT and status < 500:
+                raise InvalidError(
+                    found,
+                    hint="a retry would be refused again: fix the receiver, or the sink's URL and headers",
+                )
+            if pause_s is None or waited_s + pause_s > _WAIT_MAX_S:
                 raise UnavailableError(found)
             time.sleep(pause_s)
             waited_s += pause_s
 
     def _post(self, key: str, body: bytes) -> tuple[int, str, float | None]:
-        """The answer's status and text, and how long it asks us to wait."""
+        """Return the response's status and text, and the seconds to wait that it asks for."""
         target = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
         headers = {"Content-Type": "application/json", IDEMPOTENCY_KEY: key, **self._sink.headers}
         try:
             self._connection.request("POST", target, body, headers)
-            answer = self._connection.getresponse()
-            text = answer.read().decode(errors="replace")
-            where = answer.getheader("Location")
-            moved = f"(moved to {where}) " if where else ""
-            return answer.status, moved + text, self._pause(answer.getheader("Retry-After"))
+            response = self._connection.getresponse()
+            text = response.read().decode(errors="replace")
+            location = response.getheader("Location")
+            moved = f"(moved to {location}) " if location else ""
+            return response.status, moved + text, self._pause(response.getheader("Retry-After"))
         except ssl.SSLCertVerificationError as error:
             raise InvalidError(f"cannot send to {self._sink.url!r}: {error}") from error
         except (OSError, http.client.HTTPException) as error:
@@ -110,20 +115,20 @@ class _WebhookWriter:
             reason = str(error) or type(error).__name__
             raise UnavailableError(f"cannot send to {self._sink.url!r}: {reason}") from error
 
-    def _pause(self, asked: str | None) -> float | None:
-        """How many seconds `Retry-After` means: a number, or a date."""
-        if asked is None:
+    def _pause(self, retry_after: str | None) -> float | None:
+        """Return the seconds of a `Retry-After` header, which has a number or a date."""
+        if retry_after is None:
             return None
-        if asked.strip().isdigit():
-            return float(asked)
+        if retry_after.strip().isdigit():
+            return float(retry_after)
         try:
-            at_ms = parsedate_to_datetime(asked).timestamp() * 1000
+            at_ms = parsedate_to_datetime(retry_after).timestamp() * 1000
         except ValueError:
             return None
         return max(0.0, (at_ms - self._clock.now_ms()) / 1000)
 
 
 def _connection(parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
-    """A connection that is made when it is first used, and again when it was closed."""
+    """Return a connection that opens on first use, and again after it was closed."""
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return kind(parts.hostname or "", parts.port, timeout=timeout_s)

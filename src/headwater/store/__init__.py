@@ -1,10 +1,12 @@
-"""Where results rest and how they are asked: the rows of views, their changes and the progress, in one database.
+"""The store of views: rows, their changes and the progress of queries, in one database, and the queries on them.
 
-Written by `spark`, read by `serve` and by whoever has `reader.Views`; it knows none of them.
+Written by `spark`, read by `serve` and by programs through `reader.Views`; it imports none of them.
 
-    questions, statements, words     what is asked, as values and as SQL: pure
-    views                            ViewStore: batches come in
-    tables, access, late, generations   the tables behind it
-    asking, following, reader        answers, subscriptions, and a class for users
-    engine, sqlite, postgres         the databases
+    questions, statements, search        questions as values and as SQL: pure
+    shapes, columns, rows, arrow         the form of views and of their values: pure
+    views                                ViewStore: writes batches and answers questions
+    tables, access, late, generations    its tables
+    queries, subscription, reader        answers, subscriptions, and the class for users
+    facts, location                      statistics of running queries, and the address of the store
+    databases                            SQLite and PostgreSQL
 """

@@ -1,4 +1,4 @@
-"""A view's rows as an Arrow table, with the types that Spark gave them."""
+"""A view's rows as an Arrow table, with the types that Spark computed."""
 
 import base64
 import json
@@ -27,11 +27,11 @@ _TYPES = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-_ROWS_AT_ONCE = 50_000
+_BLOCK_ROWS = 50_000
 
 
 def arrow_type(kind: str) -> pa.DataType:
-    """The Arrow type for what Spark calls `kind`; text for what has no type of its own here.
+    """Return the Arrow type for a Spark type; string for types without a counterpart.
 
     >>> arrow_type("struct<start:timestamp,counts:array<int>>")
     StructType(struct<start: timestamp[us, tz=UTC], counts: list<item: int32>>)
@@ -50,14 +50,14 @@ def arrow_type(kind: str) -> pa.DataType:
 
 
 def rows_as_arrow(db: Db, shape: ViewShape) -> pa.Table:
-    """All rows of a view."""
+    """Return all rows of a view."""
     schema = pa.schema([(c.name, arrow_type(c.type)) for c in shape.columns])
     found = db.execute(f"select {columns_of(shape)} from {table_of(shape.name)}")
     return pa.Table.from_batches(list(_batches(found, schema)), schema=schema)
 
 
 def _batches(found: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    while rows := found.fetchmany(_ROWS_AT_ONCE):
+    while rows := found.fetchmany(_BLOCK_ROWS):
         columns = zip(zip(*rows, strict=True), schema.types, strict=True)
         yield pa.RecordBatch.from_arrays([_array(list(c), kind) for c, kind in columns], schema=schema)
 
@@ -71,23 +71,26 @@ def _array(values: list[Value], kind: pa.DataType) -> pa.Array:
     if is_.is_timestamp(kind) or is_.is_decimal(kind) or is_.is_date(kind):
         return pa.array(values, pa.string()).cast(kind)
     if is_.is_nested(kind):
-        return pa.array([None if v is None else _part(json.loads(str(v)), kind) for v in values], kind)
+        return pa.array([None if v is None else _from_json(json.loads(str(v)), kind) for v in values], kind)
     if is_.is_binary(kind):
-        return pa.array([_part(value, kind) for value in values], kind)
+        return pa.array([_from_json(value, kind) for value in values], kind)
     return pa.array(values, kind)
 
 
-def _part(value: Any, kind: pa.DataType) -> Any:
-    """A value out of JSON, as Arrow takes it."""
+def _from_json(value: Any, kind: pa.DataType) -> Any:
+    """Convert a value from JSON to the Python type that Arrow expects."""
     is_ = pa.types
     if value is None:
         return None
     if is_.is_struct(kind):
-        return {field.name: _part(value[field.name], field.type) for field in kind}
+        return {field.name: _from_json(value[field.name], field.type) for field in kind}
     if is_.is_map(kind):
-        return [(_part(_key(k, kind.key_type), kind.key_type), _part(v, kind.item_type)) for k, v in value.items()]
+        return [
+            (_from_json(_key(k, kind.key_type), kind.key_type), _from_json(v, kind.item_type))
+            for k, v in value.items()
+        ]
     if is_.is_list(kind):
-        return [_part(each, kind.value_type) for each in value]
+        return [_from_json(each, kind.value_type) for each in value]
     if is_.is_timestamp(kind):
         return datetime.fromisoformat(value)
     if is_.is_date(kind):
@@ -100,7 +103,7 @@ def _part(value: Any, kind: pa.DataType) -> Any:
 
 
 def _key(text: str, kind: pa.DataType) -> Any:
-    """A key of a map, which JSON has as text only."""
+    """Convert a map key, which JSON can only represent as text."""
     if pa.types.is_integer(kind):
         return int(text)
     return text == "True" if pa.types.is_boolean(kind) else text

@@ -1,13 +1,13 @@
-"""How a view's values are kept: Arrow columns to plain database values, and back to what JSON can carry.
+"""The values of views: from Arrow columns to database values, and back to values that JSON can represent.
 
-Every kept value is text, integer, real or null:
+Every stored value is text, integer, real or null:
 
-- timestamps are UTC text of fixed width (`2026-11-15T20:30:00.000000Z`), so that they sort as times do,
-- decimals are text, to the last digit, and binary is base64 text,
+- timestamps are UTC text of fixed width (`2026-11-15T20:30:00.000000Z`), so that they sort by time,
+- decimals are text with all digits, and binary is base64 text,
 - nested values (a window, an array) are JSON text, their parts by the same rules; a window sorts by its start,
-- NaN is the text `NaN`, because SQLite would turn it into null.
+- NaN is the text `NaN`, because SQLite would store null.
 
-Column types go by Spark's names (`string`, `double`, `struct<...>`), since that is where they come from.
+Column types have Spark's names (`string`, `double`, `struct<...>`), because Spark computes the rows.
 """
 
 import base64
@@ -30,14 +30,14 @@ _INTEGER_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a view: its name and its type in Spark's words."""
+    """A column of a view: its name and its Spark type."""
 
     name: str
     type: str
 
 
 def encode_column(values: pa.ChunkedArray) -> list[Value]:
-    """Turn an Arrow column into values that a database keeps without loss."""
+    """Convert an Arrow column to database values without loss."""
     kind = values.type
     if pa.types.is_timestamp(kind):
         return _timestamps(values)
@@ -54,7 +54,7 @@ def encode_column(values: pa.ChunkedArray) -> list[Value]:
 
 
 def decode_value(column: Column, value: Value) -> Any:
-    """Give a kept value back as JSON can carry it: finite numbers, text, lists and objects."""
+    """Convert a stored value to one that JSON can represent: finite numbers, text, lists and objects."""
     if isinstance(value, float):
         return finite(value)
     if value is not None and column.type == "boolean":
@@ -65,14 +65,14 @@ def decode_value(column: Column, value: Value) -> Any:
 
 
 def parse_value(column: Column, text: str) -> Value:
-    """Read a value that a person typed (a command line, an address) as the column keeps it."""
+    """Parse a value from a command line or an address into the stored form of the column."""
     return literal(column.name, column.type, text)
 
 
 def literal(name: str, kind: str, value: Any) -> Value:
-    """A value to compare a column with, as it is kept; text is read as a person types it.
+    """Convert a value to the stored form, to compare a column with it; text is parsed as a person would write it.
 
-    A decimal becomes a number, as which decimals are compared (`statements.expression`).
+    A decimal becomes a number, because decimals are compared as numbers (`statements.expression`).
     """
     try:
         return None if value is None else _literal(kind, value)
@@ -81,7 +81,7 @@ def literal(name: str, kind: str, value: Any) -> Value:
 
 
 def struct_fields(kind: str) -> dict[str, str]:
-    """The fields of a struct and their types; none for any other type.
+    """Return the fields of a struct and their types; empty for any other type.
 
     >>> struct_fields("struct<start:timestamp,at:struct<x:int,y:int>>")
     {'start': 'timestamp', 'at': 'struct<x:int,y:int>'}
@@ -107,11 +107,11 @@ def _literal(kind: str, value: Any) -> Value:
     if kind == "boolean":
         return int(value) if isinstance(value, bool) else {"false": 0, "true": 1}[value.lower()]
     if kind == "timestamp":
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return time_text(moment.astimezone(UTC))
+        time = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return time_text(time.astimezone(UTC))
     if kind == "timestamp_ntz":
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return time_text(moment.replace(tzinfo=None))
+        time = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return time_text(time.replace(tzinfo=None))
     if kind == "date":
         return (date.fromisoformat(value) if isinstance(value, str) else value).isoformat()
     if kind == "binary" and isinstance(value, bytes):
@@ -124,7 +124,7 @@ def _literal(kind: str, value: Any) -> Value:
 
 
 def _nested(kind: str, value: Any) -> Any:
-    """A nested value with its fields in the order and the form in which it is kept."""
+    """Return a nested value with its fields in the stored order and form."""
     fields = struct_fields(kind)
     if value is None or not fields:
         return _plain(kind, value)
@@ -137,12 +137,12 @@ def _nested(kind: str, value: Any) -> Any:
 def _plain(kind: str, value: Any) -> Any:
     if value is None or kind.startswith(("array", "map", "decimal", "boolean")):
         return value
-    kept = _literal(kind, value)
-    return finite(kept) if isinstance(kept, float) else kept
+    stored = _literal(kind, value)
+    return finite(stored) if isinstance(stored, float) else stored
 
 
 def instant_text(micros: int) -> str:
-    """A moment, in microseconds since 1970, as a view's rows write it."""
+    """Format microseconds since 1970 as timestamps appear in views."""
     return time_text(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))
 
 

@@ -1,8 +1,8 @@
-"""Small facts about running queries: what each batch read, how long it took, what went wrong.
+"""Facts about running queries: the records each batch read, its duration, its errors.
 
-The console and the commands are drawn from these alone. They may be lost in a crash without harm, so they are
-kept apart from the views (`facts.db`) and written without waiting for the disk. The last FACTS_KEPT of each
-query and kind are kept. A fact about a batch uses the names of Spark's StreamingQueryProgress.
+The console and the commands show nothing else about queries. Losing facts in a crash does no harm, so they are
+stored separately from the views (`facts.db`) and written without waiting for the disk. The last FACTS_KEPT of each
+query and kind are kept. A fact about a batch uses the field names of Spark's StreamingQueryProgress.
 
 Thread-safe: every call uses the calling thread's own connection.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.errors import UnavailableError
-from headwater.store.databases.sqlite_errors import waits_for_room
+from headwater.store.databases.sqlite_errors import transient_errors
 
 FACTS_KEPT = 300
 
@@ -28,7 +28,7 @@ create table if not exists facts_by_kind (
 
 
 class FactKind(StrEnum):
-    """What a fact is about: a query's batch or its state, or the stateful operators inside it."""
+    """The subject of a fact: a query's batch or its state, or the stateful operators in it."""
 
     BATCH = "batch"
     OPERATORS = "operators"
@@ -45,7 +45,7 @@ class Fact:
 
 
 class FactStore:
-    """The facts of one app, in the SQLite file at `path`, which is made if it is missing."""
+    """The facts of one app, in the SQLite file at `path`, created if missing."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,9 +54,9 @@ class FactStore:
         self._connection().executescript(_SCHEMA)
 
     def add(self, query: str, body: dict[str, Any], *, at_ms: int, kind: FactKind = FactKind.BATCH) -> None:
-        """Append a fact and forget those that are too old; where there is no room, this one is lost."""
+        """Append a fact and delete those that are too old; if the disk is full, the fact is lost."""
         try:
-            with waits_for_room(self._path):
+            with transient_errors(self._path):
                 self._add(query, body, at_ms, kind)
         except UnavailableError:
             pass
@@ -64,7 +64,7 @@ class FactStore:
     def _add(self, query: str, body: dict[str, Any], at_ms: int, kind: FactKind) -> None:
         db = self._connection()
         if db.in_transaction:
-            db.execute("rollback")  # What is left of a fact that did not find room.
+            db.execute("rollback")  # Left open when the disk was full.
         db.execute("begin immediate")
         ours = "from facts_by_kind where query = ? and kind = ?"
         last = db.execute(f"select max(sequence) {ours}", (query, kind)).fetchone()[0] or 0
@@ -75,16 +75,16 @@ class FactStore:
         db.execute("commit")
 
     def forget(self, query: str) -> None:
-        """Let go of all facts about a query."""
+        """Delete all facts about a query."""
         self._connection().execute("delete from facts_by_kind where query = ?", (query,))
 
     def queries(self) -> list[str]:
-        """The queries of which there are facts."""
+        """Return the names of the queries with facts."""
         found = self._connection().execute("select distinct query from facts_by_kind order by 1")
         return [name for (name,) in found]
 
     def latest(self, query: str, *, limit: int = 1, kind: FactKind = FactKind.BATCH) -> list[Fact]:
-        """The last facts of a kind about a query, oldest first."""
+        """Return the last facts of a kind about a query, oldest first."""
         found = self._connection().execute(
             "select sequence, at_ms, body from facts_by_kind where query = ? and kind = ? "
             "order by sequence desc limit ?",

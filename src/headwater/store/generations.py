@@ -1,13 +1,13 @@
-"""Generations: from which checkpoint a query goes on, and how a rebuilt view takes the old one's place.
+"""Generations: the checkpoint from which a query continues, and how a rebuilt view replaces the old one.
 
-A query's checkpoint is never moved or emptied. To begin anew is to begin a new generation, in a folder of its own;
-which one counts is noted beside the rows and changed in the same transaction as they, so a crash finds the old
-generation whole or the new one, never something between.
+A query's checkpoint is never moved or emptied. To start over is to start a new generation, with a checkpoint
+folder of its own. The number of the current generation is stored with the rows and changed in the same
+transaction, so after a crash either the old generation or the new one is complete.
 
-    headwater_generations   query -> number, continues, starting     the one that counts; 0 where nothing is noted
-    headwater_rebuilds      view -> number                           the one that is being computed beside it
+    headwater_generations   query -> number, continues, starting     the current generation; 0 without an entry
+    headwater_rebuilds      view -> number                           the generation that is being rebuilt
 
-While it is being computed, a generation's rows are in a view of their own, `name@number`, that no list shows.
+During a rebuild, the rows of the new generation are in a view of their own, `name@number`, which is never listed.
 """
 
 import json
@@ -29,18 +29,18 @@ SCHEMA = (
 )
 
 MARK = "@"
-"""Between a name and a generation's number; no name of a user's has it."""
+"""Separates a name from the number of a generation; names of queries must not contain it."""
 
 Starting = Mapping[str, Mapping[str, int]]
-"""Topic, partition, offset, as JSON has them."""
+"""Offsets by topic and partition, as in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """One checkpoint of a query.
 
-    One that `continues` a run before it keeps what that run has written and begins at `starting`; any other begins
-    with the first record, and empties the place it writes to.
+    A generation that `continues` an earlier run keeps the rows of that run and starts at the offsets `starting`.
+    Any other starts with the first record, and replaces the rows at its destination.
     """
 
     query: str
@@ -50,36 +50,36 @@ class Generation:
 
     @property
     def name(self) -> str:
-        """Of its folder; and of its rows, until they take the place of those before."""
+        """The name of its checkpoint folder, and of its view until the rebuild is finished."""
         return f"{self.query}{MARK}{self.number}" if self.number else self.query
 
 
 class Generations:
-    """The generations of an app's queries, in the file of its views."""
+    """The generations of an app's queries, in the store of its views."""
 
     def __init__(self, store: "ViewStore") -> None:
         self._store = store
 
     def current(self, query: str) -> Generation:
-        """The generation that counts."""
+        """Return the current generation."""
         return _current(self._store.reading(), query)
 
     def restart(self, query: str, *, continues: str | None = None, starting: Starting | None = None) -> Generation:
-        """Begin a new generation in the place of the one there is.
+        """Replace the current generation by a new one.
 
-        Unless it continues a run, a view's rows are forgotten with the old one, and its shape.
+        Unless the new one continues a run, the rows and the shape of the view are dropped.
         """
         with self._store.writing() as db:
             number = _next_number(db, query)
             generation = Generation(query=query, number=number, continues=continues, starting=starting)
             if continues is None:
-                tables.forget(db, query)
+                tables.drop(db, query)
             _drop_rebuild(db, query)
             _set_current(db, generation)
             return generation
 
-    def ask_rebuild(self, view: str) -> Generation:
-        """Have the view computed anew beside the one there is; the same answer if that is asked for already."""
+    def request_rebuild(self, view: str) -> Generation:
+        """Request a rebuild of a view alongside the current one, and return its generation. Idempotent."""
         with self._store.writing() as db:
             found = db.execute("select number from headwater_rebuilds where view = ?", (view,)).fetchone()
             number = found[0] if found else _next_number(db, view)
@@ -91,23 +91,23 @@ class Generations:
             return Generation(query=view, number=number)
 
     def drop_rebuild(self, view: str) -> None:
-        """Forget that the view is to be computed anew, and what there is of it."""
+        """Cancel the rebuild of a view, and drop the rows it has so far."""
         with self._store.writing() as db:
             _drop_rebuild(db, view)
 
     def rebuilds(self) -> list[Generation]:
-        """What is to be computed anew, or being so."""
+        """Return the generations that are requested or being rebuilt."""
         found = self._store.reading().execute("select view, number from headwater_rebuilds order by view")
         return [Generation(query=view, number=number) for view, number in found]
 
     def swap(self, generation: Generation) -> None:
-        """Put the rows, the progress and the late rows of a rebuilt view in the place of the view's.
+        """Replace the rows, the progress and the late rows of a view by those of its rebuild.
 
-        Whoever follows the view is told to read it again.
+        Subscribers are reset, so that they read the view again.
         """
         view, shadow = generation.query, generation.name
         with self._store.writing() as db:
-            tables.forget(db, view)
+            tables.drop(db, view)
             tables.rename(db, shadow, view)
             db.execute("delete from headwater_changes where view = ?", (shadow,))
             db.execute("update headwater_progress set query = ? where query = ?", (view, shadow))
@@ -143,11 +143,11 @@ def _drop_rebuild(db: Db, view: str) -> None:
     found = db.execute("select number from headwater_rebuilds where view = ?", (view,)).fetchone()
     if found:
         shadow = Generation(query=view, number=found[0]).name
-        tables.forget(db, shadow)
+        tables.drop(db, shadow)
         db.execute("delete from headwater_changes where view = ?", (shadow,))
     db.execute("delete from headwater_rebuilds where view = ?", (view,))
 
 
 def _next_number(db: Db, query: str) -> int:
-    asked = db.execute("select number from headwater_rebuilds where view = ?", (query,)).fetchone()
-    return max(_current(db, query).number, asked[0] if asked else 0) + 1
+    requested = db.execute("select number from headwater_rebuilds where view = ?", (query,)).fetchone()
+    return max(_current(db, query).number, requested[0] if requested else 0) + 1

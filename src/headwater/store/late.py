@@ -1,7 +1,7 @@
-"""The late ledger: every row that came after its window had closed, with how late it was and what it missed.
+"""The late ledger: every row that arrived after its window had closed, with its delay and the window it missed.
 
-It is kept in the views' file, and written in the transaction of the batch that found the rows late. So a row is
-in its window or in the ledger, never in both and never in neither, whatever is killed in between.
+The ledger is in the store of the views and written in the transaction of the batch that found the rows late. So a
+row is either in its window or in the ledger, never in both and never in neither, even after a crash.
 """
 
 import json
@@ -27,11 +27,11 @@ _COLUMNS = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRow:
-    """A row that no window, table or join took; times are microseconds since 1970, UTC.
+    """A row that arrived too late for its window, table or join; times are microseconds since 1970, UTC.
 
-    Where there is no window, or no time, there is None in its place. `late_by` is how far behind the watermark it
-    was, `last_pane` the number of the last pane that its window had emitted (None if that is no longer known).
-    `number` grows by one with each late row of a view.
+    Window and time are None if there are none. `late_by` is the distance to the watermark, `last_pane` the number
+    of the last pane that the window had emitted (None if no longer known). `number` grows by one with each late
+    row of a view.
     """
 
     operator: str
@@ -49,7 +49,7 @@ class LateRow:
 
 
 def allow_nulls(db: Db) -> None:
-    """Mend a ledger of an earlier version, in SQLite, which could not have a row without window or time."""
+    """Migrate a ledger of an earlier version, in SQLite, which required a window and a time in every row."""
     columns = db.execute("pragma table_info(headwater_late)").fetchall()
     if any(name == "window_start" and not_null for _, name, _, not_null, *_ in columns):
         for statement in (
@@ -77,17 +77,17 @@ def add_late(db: Db, view: str, batch: int, rows: Iterable[LateRow]) -> None:
 
 
 def clear_late(db: Db, view: str) -> None:
-    """Forget a view's late rows: it starts anew, and what was late may not be late again."""
+    """Delete a view's late rows: the view starts over, and the rows may be in time then."""
     db.execute("delete from headwater_late where view = ?", (view,))
 
 
 def rename_late(db: Db, view: str, name: str) -> None:
-    """Make a view's late rows those of another, which has none."""
+    """Assign the late rows of a view to another one, which has none."""
     db.execute("update headwater_late set view = ? where view = ?", (name, view))
 
 
 def read_late(db: Db, view: str, *, after: int, limit: int) -> list[LateRow]:
-    """The late rows of a view behind a number, in the order they came."""
+    """Return the late rows of a view after a number, in order of arrival."""
     found = db.execute(
         f"select {_COLUMNS} from headwater_late where view = ? and number > ? order by number limit ?",
         (view, after, limit),
@@ -96,7 +96,7 @@ def read_late(db: Db, view: str, *, after: int, limit: int) -> list[LateRow]:
 
 
 def count_late(db: Db) -> dict[str, tuple[int, int]]:
-    """For each view with late rows: how many there are, and how many of them are still to be reprocessed."""
+    """Return, for each view with late rows, their number and how many are not reprocessed yet."""
     found = db.execute(
         "select view, count(*), sum(1 - reprocessed) from headwater_late group by view order by view"
     )
@@ -104,7 +104,7 @@ def count_late(db: Db) -> dict[str, tuple[int, int]]:
 
 
 def mark_reprocessed(db: Db, view: str, numbers: Sequence[int]) -> None:
-    """Note that the windows of these rows have been computed again, with them."""
+    """Mark rows as reprocessed: their windows were recomputed with them."""
     db.executemany(
         "update headwater_late set reprocessed = 1 where view = ? and number = ?", ((view, n) for n in numbers)
     )

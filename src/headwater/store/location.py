@@ -1,9 +1,9 @@
-"""Where an app's views are: a file in its data directory, or the address that is noted there.
+"""The location of an app's views: a file in its data directory, or a database address that is recorded there.
 
     views.db    the views themselves
-    store       instead: the address of the PostgreSQL that has them, without a password
+    store       or the address of the PostgreSQL database that has them, without a password
 
-A password comes with the address each time, or from where libpq looks for it (`PGPASSWORD`, `~/.pgpass`).
+The password is part of the address given at each start, or comes from libpq's sources (`PGPASSWORD`, `~/.pgpass`).
 """
 
 from pathlib import Path
@@ -11,35 +11,35 @@ from pathlib import Path
 from headwater.errors import InvalidError
 from headwater.store.databases.engine import ADDRESSES, is_address
 
-FILE, NOTE = "views.db", "store"
+FILE, ADDRESS_FILE = "views.db", "store"
 
 
 def find_store(data: Path, address: str | None = None) -> Path | str:
-    """The place of the views of the app whose data is in a directory; `address` is stronger than what is noted."""
+    """Return the location of the views of an app by its data directory; `address` overrides the recorded one."""
     if address:
         return check_address(address)
-    note = data / NOTE
-    if note.is_file():
-        return check_address(note.read_text().strip())
+    file = data / ADDRESS_FILE
+    if file.is_file():
+        return check_address(file.read_text().strip())
     return data / FILE
 
 
-def note_store(data: Path, address: str | None) -> None:
-    """Leave word for the commands, which know the directory only."""
-    note = data / NOTE
+def record_address(data: Path, address: str | None) -> None:
+    """Record the address for commands, which are given the directory only; None removes it."""
+    file = data / ADDRESS_FILE
     if address is None:
-        note.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         return
     from headwater.store.databases.postgres import hide_password
 
     data.mkdir(parents=True, exist_ok=True)
-    note.write_text(hide_password(address) + "\n")
+    file.write_text(hide_password(address) + "\n")
 
 
 def check_address(address: str) -> str:
-    """The address, if it is one."""
+    """Return the address; raises InvalidError if it is not a PostgreSQL address."""
     if not is_address(address):
         raise InvalidError(
-            f"cannot keep views at {address!r}: expected an address as {ADDRESSES[0]}USER@HOST/DATABASE"
+            f"cannot store views at {address!r}: expected an address like {ADDRESSES[0]}USER@HOST/DATABASE"
         )
     return address

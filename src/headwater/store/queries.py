@@ -1,7 +1,7 @@
-"""Questions are asked: a view's rows, at the present or an earlier position, at one moment of the database.
+"""Answers to questions: a view's rows at the current or an earlier position, from one snapshot of the database.
 
-What a view looks like is remembered until the store's version says that it has changed; so a row by its key is
-one statement.
+The shape of a view is cached until the store's version shows that it has changed, so a lookup by key is one
+statement.
 """
 
 import json
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headwater.errors import InvalidError
+from headwater.sql_names import quote
 from headwater.store import access, tables
 from headwater.store.columns import literal
 from headwater.store.databases.engine import Database, Db
@@ -25,47 +26,85 @@ from headwater.store.questions import (
     encode_cursor,
     token_of,
 )
+from headwater.store.rows import decode_row
 from headwater.store.shapes import ViewShape
-from headwater.store.statements import compile_question, parts_of, quote, table_of
-
-
-class HistoryGoneError(InvalidError):
-    """The rows as of a position cannot be told any more: a subscriber begins again, others ask for later ones."""
-
+from headwater.store.statements import compile_question, parts_of, table_of
 
 _HEAD = (
     "select identity, version, (select max(position) from headwater_changes where view = ?) from headwater_store"
 )
 
 
+class HistoryGoneError(InvalidError):
+    """The history no longer covers the position: a subscriber starts again, others ask for a later position."""
+
+
+class _StaleError(Exception):
+    """The cached shape of a view is outdated."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CachedView:
-    """What is remembered of a view, for as long as the store has this version."""
+class _CachedView:
+    """The shape of a view and the statement for a lookup by key, valid for one version of the store."""
 
     version: int
     shape: ViewShape
     search: str | None
     by_key: str
     decimals: bool
-    """Whether there are any in the key."""
+    """True if a key column is a decimal."""
 
 
-class ShapeCache:
-    """What is known of views. Thread-safe: an entry is replaced whole."""
+class ViewQueries:
+    """Answers questions about the views in a database. Thread-safe: a cache entry is replaced as a whole."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, CachedView] = {}
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._cache: dict[str, _CachedView] = {}
 
-    def latest(self, view: str) -> CachedView | None:
-        """What was known last, if anything."""
-        return self._known.get(view)
+    def ask(self, view: str, question: Question) -> Answer:
+        """Answer a question about a view."""
+        with self._database.snapshot() as db:
+            identity, version, position = db.execute(_HEAD, (view,)).fetchone()
+            cached, position = self._cached(db, view, version), position or 0
+            if question.as_of is not None:
+                check_history(db, view, question.as_of, position)
+                if question.as_of == position:
+                    question = replace(question, as_of=None)
+            found: list[Any] = []
+            for part in parts_of(question):
+                statement = compile_question(cached.shape, question, db.dialect, cached.search, part)
+                found += db.execute(statement.text, statement.values).fetchall()
+                if len(found) > question.limit:
+                    break
+        width = len(cached.shape.columns)
+        rows = [decode_row(cached.shape, row[:width]) for row in found[: question.limit]]
+        cursor = None
+        if len(found) > question.limit and (question.search is None or question.order):
+            cursor = encode_cursor(Cursor(statement.order, tuple(found[question.limit - 1][width:])))
+        at = position if question.as_of is None else question.as_of
+        return Answer(rows=rows, position=at, token=token_of(identity, at), next=cursor)
 
-    def known(self, db: Db, view: str, version: int) -> CachedView:
-        found = self._known.get(view)
+    def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
+        """Return the row of a key; None if there is none.
+
+        One statement reads the row and the version of the shapes; if the cached version matches, it is the answer.
+        """
+        cached = self._cache.get(view)
+        if cached is not None and not cached.decimals:
+            # The view may have changed since; any other error is raised again below.
+            with suppress(Exception):
+                return _get(self._database.reading(), cached, key)
+        with self._database.snapshot() as db:
+            _, version, _ = db.execute(_HEAD, (view,)).fetchone()
+            return _get(db, self._cached(db, view, version), key)
+
+    def _cached(self, db: Db, view: str, version: int) -> _CachedView:
+        found = self._cache.get(view)
         if found is None or found.version != version:
             shape, kept = tables.shape_of(db, view), access.kept_access(db, view)
             columns = ", ".join(f"v.{quote(column.name)}" for column in shape.columns)
-            found = CachedView(
+            found = _CachedView(
                 version=version,
                 shape=shape,
                 search=None if kept is None else kept.search_tag,
@@ -73,72 +112,30 @@ class ShapeCache:
                 f"left join {table_of(view)} v on v._key = ?",
                 decimals=any(shape.column(name).type.startswith("decimal") for name in shape.key),
             )
-            self._known[view] = found
+            self._cache[view] = found
         return found
 
 
-def ask(database: Database, shapes: ShapeCache, view: str, question: Question) -> Answer:
-    """Answer a question about a view."""
-    with database.snapshot() as db:
-        identity, version, position = db.execute(_HEAD, (view,)).fetchone()
-        known, position = shapes.known(db, view, version), position or 0
-        if question.as_of is not None:
-            check_history(db, view, question.as_of, position)
-            if question.as_of == position:
-                question = replace(question, as_of=None)
-        found: list[Any] = []
-        for part in parts_of(question):
-            statement = compile_question(known.shape, question, db.dialect, known.search, part)
-            found += db.execute(statement.text, statement.values).fetchall()
-            if len(found) > question.limit:
-                break
-    width = len(known.shape.columns)
-    rows = [tables.decode_row(known.shape, row[:width]) for row in found[: question.limit]]
-    cursor = None
-    if len(found) > question.limit and (question.search is None or question.order):
-        cursor = encode_cursor(Cursor(statement.order, tuple(found[question.limit - 1][width:])))
-    at = position if question.as_of is None else question.as_of
-    return Answer(rows=rows, position=at, token=token_of(identity, at), next=cursor)
-
-
-def get(database: Database, shapes: ShapeCache, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
-    """The row of a key; None if there is none.
-
-    One statement brings the row and the version of the shapes; if that is the one we know, it is the answer.
-    """
-    known = shapes.latest(view)
-    if known is not None and not known.decimals:
-        with suppress(Exception):  # The view may have changed under us; if it is anything else, it comes again.
-            return _get(database.reading(), known, key)
-    with database.snapshot() as db:
-        _, version, _ = db.execute(_HEAD, (view,)).fetchone()
-        return _get(db, shapes.known(db, view, version), key)
-
-
-def _get(db: Db, known: CachedView, key: Sequence[Any]) -> dict[str, Any] | None:
-    shape = known.shape
-    kept = [literal(*column, value) for column, value in zip(_key_columns(shape, key), key, strict=True)]
-    if known.decimals:  # Kept as text, with as many digits as the type has.
+def _get(db: Db, cached: _CachedView, key: Sequence[Any]) -> dict[str, Any] | None:
+    shape = cached.shape
+    if len(key) != len(shape.key):
+        raise _wrong_key_length(shape, key)
+    values = [literal(name, shape.column(name).type, value) for name, value in zip(shape.key, key, strict=True)]
+    if cached.decimals:  # They are stored as text, with as many digits as the type has.
         statement = compile_question(shape, by_key(shape, key), db.dialect)
         found = db.execute(statement.text, statement.values).fetchone()
-        return None if found is None else tables.decode_row(shape, found[: len(shape.columns)])
-    version, present, *row = db.execute(known.by_key, (json.dumps(kept, ensure_ascii=False),)).fetchone()
-    if version != known.version:
+        return None if found is None else decode_row(shape, found[: len(shape.columns)])
+    version, present, *row = db.execute(cached.by_key, (json.dumps(values, ensure_ascii=False),)).fetchone()
+    if version != cached.version:
         raise _StaleError
-    return None if present is None else tables.decode_row(shape, row)
+    return None if present is None else decode_row(shape, row)
 
 
-class _StaleError(Exception):
-    """What is known of the view is not what it is now."""
-
-
-def _key_columns(shape: ViewShape, key: Sequence[Any]) -> list[tuple[str, str]]:
-    if len(key) != len(shape.key):
-        raise InvalidError(
-            f"cannot look up {list(key)!r} in view {shape.name!r}: its key has {len(shape.key)} columns "
-            f"({', '.join(shape.key)})"
-        )
-    return [(name, shape.column(name).type) for name in shape.key]
+def _wrong_key_length(shape: ViewShape, key: Sequence[Any]) -> InvalidError:
+    return InvalidError(
+        f"cannot look up {list(key)!r} in view {shape.name!r}: its key has {len(shape.key)} columns "
+        f"({', '.join(shape.key)})"
+    )
 
 
 def by_key(
@@ -149,12 +146,9 @@ def by_key(
     descending: bool = False,
     limit: int = 1000,
 ) -> Question:
-    """The question for the rows whose key starts with the given values."""
+    """Return the question for the rows whose key starts with the given values."""
     if len(key) > len(shape.key):
-        raise InvalidError(
-            f"cannot look up {list(key)!r} in view {shape.name!r}: its key has {len(shape.key)} columns "
-            f"({', '.join(shape.key)})"
-        )
+        raise _wrong_key_length(shape, key)
     conditions = (Condition(name, Operator.EQUAL, value) for name, value in zip(shape.key, key, strict=False))
     order = [Order(order_by, descending)] if order_by is not None else []
     if order_by is None and descending:
@@ -163,34 +157,34 @@ def by_key(
 
 
 def check_history(db: Db, view: str, as_of: int, position: int) -> None:
-    """Raise an InvalidError if the rows as of a position cannot be told any more, or not yet."""
+    """Raise InvalidError if the history does not cover a position, or the view has not reached it yet."""
     if as_of > position:
         raise InvalidError(
             f"cannot read view {view!r} as of position {as_of}: it is at {position}",
-            hint="at_least waits until it is there",
+            hint="use at_least to wait until the view reaches a position",
         )
     oldest = oldest_position(db, view, position)
     if as_of < oldest:
         raise HistoryGoneError(
             f"cannot read view {view!r} as of position {as_of}: its history goes back to position {oldest}, "
             f"and it is at {position}",
-            hint="@app.view(..., history=N) keeps the last N changes from then on",
+            hint="@app.view(..., history=N) keeps the last N changes from now on",
         )
 
 
 def oldest_position(db: Db, view: str, position: int) -> int:
-    """The earliest position as of which the rows are known."""
-    # A change of nothing is where the view was made anew: what was before it is gone.
-    first, anew = db.execute(
+    """Return the earliest position that the history covers."""
+    # A change without rows marks where the view was rebuilt: the history before it is lost.
+    first, rebuilt = db.execute(
         "select min(position), max(case when before is null and after is null then position end) "
         "from headwater_changes where view = ?",
         (view,),
     ).fetchone()
-    return position if first is None else max(first - 1, anew or 0)
+    return position if first is None else max(first - 1, rebuilt or 0)
 
 
 def has_seen(db: Db, view: str, wanted: AtLeast) -> bool:
-    """Whether a view is as fresh as wanted; an InvalidError if it never will be."""
+    """Return whether a view has reached `wanted`; raises InvalidError if it never will."""
     if wanted.position is not None and tables.position_of(db, view) < wanted.position:
         return False
     if not wanted.offsets:

@@ -1,16 +1,18 @@
-"""What a view can be asked, written down apart from any database. Pure.
+"""Questions about views, and how they are written, independent of any database. Pure.
 
-A **position** is the number of changes a view has had: it is 0 before the first, grows by one with each and never
-repeats. Rows as of a position are what the changes up to it add up to. A batch is committed whole, so what is read
-without `as_of` always stands between two batches. A rebuilt view goes on counting where the one before it stood.
+A **position** is the number of changes a view has had: it is 0 before the first, grows by one with each change and
+never repeats. The rows as of a position are the result of all changes up to it. A batch is committed as a whole,
+so a read without `as_of` always sees the state between two batches. A rebuilt view continues the positions of the
+view that it replaces.
 
-A **token** is a position with the store it belongs to, as text (`5f3a09c2-42`): what a reader keeps to go on from.
-A position of one store means nothing in another, and a token says so instead of giving wrong rows.
+A **token** is a position together with the identity of its store, as text (`5f3a09c2-42`): readers keep it to
+continue later. A position of one store means nothing in another, and a token of another store raises an error
+instead of returning wrong rows.
 
-A condition is `COLUMN OPERATOR VALUE`; COLUMN may be a field of a struct (`window.start`), or stand in backticks:
+A condition is `COLUMN OPERATOR VALUE`; COLUMN may be a field of a struct (`window.start`) and may be in backticks:
 
     amount >= 10       =  !=  <  <=  >  >=
-    product ^= green   text that begins so
+    product ^= green   text that begins with "green"
     product in ["tea", "milk"]
     closed_at = null   no value; "null" in quotes is the text
 """
@@ -30,7 +32,7 @@ IN_MAX = 500
 
 
 class Operator(StrEnum):
-    """How a column and a value are compared."""
+    """A comparison of a column with a value."""
 
     EQUAL = "="
     NOT_EQUAL = "!="
@@ -44,7 +46,7 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold of a row; text as a value is read as the column's type."""
+    """A condition on a row; a value given as text is parsed as the column's type."""
 
     column: str
     operator: Operator
@@ -53,7 +55,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A column to sort by; rows without a value come first, and last if the order is descending."""
+    """A column to sort by; nulls come first, or last if the order is descending."""
 
     column: str
     descending: bool = False
@@ -61,7 +63,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a page ended: the order it was read in, and the last row's values in it."""
+    """The end of a page: its order, and the values of its last row in the order's columns."""
 
     by: tuple[Order, ...]
     at: tuple[Any, ...]
@@ -69,7 +71,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Which rows of a view are wanted; without an `order` in the key's, or the best fitting first in a search."""
+    """A request for rows of a view. Without an `order`, rows come in key order, and in a search by relevance."""
 
     where: tuple[Condition, ...] = ()
     search: str | None = None
@@ -82,23 +84,23 @@ class Question:
         if self.limit < 1:
             raise InvalidError(f"cannot read {self.limit} rows: limit must be at least 1")
         if self.search is not None and self.as_of is not None:
-            raise InvalidError("cannot search rows as of a position: words are kept of the present rows only")
+            raise InvalidError("cannot search rows as of a position: the search index has the current rows only")
         if self.search is not None and self.after is not None and not self.order:
-            raise InvalidError("cannot page through rows by relevance: give order_by with a cursor")
+            raise InvalidError("cannot page through rows by relevance: use order_by together with a cursor")
 
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """What a view must have seen before it is read: a position of its own, and records of topics by offset."""
+    """The state that a view must have reached before it is read: a position, and offsets of its topics."""
 
     position: int | None = None
     offsets: tuple[tuple[str, int, int], ...] = ()
-    """Topic, partition, and the offset of the last record that must be in."""
+    """Topic, partition, and the offset of the last record that the view must include."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Rows, the position at which they were read, and the cursor for those behind them if there are more."""
+    """Rows, the position at which they were read, and the cursor of the next page if there is one."""
 
     rows: list[dict[str, Any]]
     position: int
@@ -106,7 +108,7 @@ class Answer:
     next: str | None = None
 
 
-# -- as people write it -----------------------------------------------------------------------------------------
+# -- parsing ----------------------------------------------------------------------------------------------------
 
 _CONDITION = re.compile(
     r"\s*(?:`([^`]+)`|([^\s<>=!^`]+))"  # the column
@@ -117,7 +119,7 @@ _CONDITION = re.compile(
 
 
 def parse_condition(text: str) -> Condition:
-    """Read a condition.
+    """Parse a condition.
 
     >>> parse_condition("amount >= 10")
     Condition(column='amount', operator=<Operator.AT_LEAST: '>='>, value='10')
@@ -133,7 +135,7 @@ def parse_condition(text: str) -> Condition:
 
 
 def condition_of(given: "str | Sequence[Any] | Condition") -> Condition:
-    """A condition as a program gives it: text, or column, operator and value."""
+    """Return the condition that a program gives as text, or as column, operator and value."""
     if isinstance(given, Condition):
         return given
     if isinstance(given, str):
@@ -144,7 +146,7 @@ def condition_of(given: "str | Sequence[Any] | Condition") -> Condition:
 
 
 def parse_order(text: str) -> tuple[Order, ...]:
-    """Read columns to sort by: `-revenue,product` is the greatest revenue first, then by product."""
+    """Parse columns to sort by: `-revenue,product` is descending by revenue, then ascending by product."""
     names = [name.strip() for name in text.split(",")]
     if not all(name.lstrip("-") for name in names):
         raise InvalidError(f"cannot sort by {text!r}: expected columns, as in '-revenue,product'")
@@ -152,13 +154,13 @@ def parse_order(text: str) -> tuple[Order, ...]:
 
 
 def order_of(given: "str | Sequence[str]") -> tuple[Order, ...]:
-    """An order as a program gives it: text, or several."""
+    """Return the order that a program gives as one text or several."""
     parts = [given] if isinstance(given, str) else given
     return tuple(order for part in parts for order in parse_order(part))
 
 
 def parse_at_least(text: str, identity: str) -> AtLeast:
-    """Read `42` or a token, a position; or `orders:0:17,orders:1:3`, records by topic, partition and offset."""
+    """Parse a position (`42` or a token), or records as TOPIC:PARTITION:OFFSET (`orders:0:17,orders:1:3`)."""
     if ":" not in text:
         return AtLeast(position=parse_position(text, identity))
     offsets = []
@@ -174,7 +176,7 @@ def parse_at_least(text: str, identity: str) -> AtLeast:
 
 
 def at_least_of(given: "str | int | Mapping[str, Mapping[int, int]]", identity: str) -> AtLeast:
-    """What a view must have seen, as a program gives it: `42`, a token, or `{"orders": {0: 17}}`."""
+    """Return the state to wait for that a program gives as `42`, a token, or `{"orders": {0: 17}}`."""
     if isinstance(given, str):
         return parse_at_least(given, identity)
     if isinstance(given, int):
@@ -184,50 +186,50 @@ def at_least_of(given: "str | int | Mapping[str, Mapping[int, int]]", identity: 
 
 
 def token_of(identity: str, position: int) -> str:
-    """A position as text that says to which store it belongs."""
+    """Return a position as a token of its store."""
     return f"{identity}-{position}"
 
 
 def parse_position(text: str, identity: str) -> int:
-    """Read a position or a token; an InvalidError if it belongs to another store."""
+    """Parse a position or a token; raises InvalidError if it belongs to another store."""
     owner, dash, number = text.rpartition("-")
     if not _is_number(number) or (dash and not owner):
-        raise InvalidError(f"cannot read {text!r} as a position: expected a number, or a token that a view gave")
+        raise InvalidError(f"cannot read {text!r} as a position: expected a number, or a token from an answer")
     if dash and owner != identity:
         raise InvalidError(
-            f"the token {text!r} belongs to another store: positions of a store that was made anew start again",
-            hint="read the rows again, and go on from the token that comes with them",
+            f"the token {text!r} belongs to another store: positions start again in a newly created store",
+            hint="read the rows again, and continue from the token in that answer",
         )
     return int(number)
 
 
 def encode_cursor(cursor: Cursor) -> str:
-    """A cursor as text that goes into an address."""
+    """Encode a cursor as text for a URL."""
     body = [[[order.column, order.descending] for order in cursor.by], list(cursor.at)]
     return base64.urlsafe_b64encode(json.dumps(body).encode()).decode().rstrip("=")
 
 
 def decode_cursor(text: str) -> Cursor:
-    """The cursor again; an InvalidError if it is none."""
+    """Decode a cursor; raises InvalidError if the text is not one."""
     try:
         by, at = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True))
         cursor = Cursor(tuple(Order(str(name), bool(down)) for name, down in by), tuple(at))
     except (ValueError, TypeError):
-        raise InvalidError(f"cannot go on after {text!r}: that is no cursor that an answer gave") from None
+        raise InvalidError(f"cannot continue after {text!r}: expected the `next` of an answer") from None
     if len(cursor.by) != len(cursor.at) or not all(isinstance(v, str | int | float | None) for v in cursor.at):
-        raise InvalidError(f"cannot go on after {text!r}: that is no cursor that an answer gave")
+        raise InvalidError(f"cannot continue after {text!r}: expected the `next` of an answer")
     return cursor
 
 
 def _value(text: str, operator: Operator, value: str) -> Any:
-    """What stands behind an operator: null, text in quotes, a list behind `in`, or text as it is."""
+    """Parse the value of a condition: null, text in quotes, a list after `in`, or plain text."""
     if operator is Operator.IN:
         try:
             values = json.loads(value)
         except ValueError:
             values = None
         if not isinstance(values, list):
-            raise InvalidError(f"cannot read the condition {text!r}: behind 'in' comes a list, as in [\"tea\", 2]")
+            raise InvalidError(f"cannot read the condition {text!r}: expected a list after 'in': [\"tea\", 2]")
         return values
     if value == "null":
         return None
@@ -235,7 +237,7 @@ def _value(text: str, operator: Operator, value: str) -> Any:
         try:
             return json.loads(value)
         except ValueError:
-            raise InvalidError(f"cannot read the condition {text!r}: {value} is no text in quotes") from None
+            raise InvalidError(f"cannot read the condition {text!r}: {value} is not a quoted text") from None
     return value
 
 

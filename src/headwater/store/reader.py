@@ -1,9 +1,9 @@
-"""Views: an app's views, to be asked from any Python program on the machine, or anywhere for PostgreSQL.
+"""Views: read an app's views from any Python program, on the same machine, or anywhere if they are in PostgreSQL.
 
     with hw.Views(".headwater") as views:
         views["revenue"].get("tea")
 
-It reads the store directly, while the app runs and when it does not. Thread-safe.
+It reads the store directly, whether the app is running or not. Thread-safe.
 """
 
 import time
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from headwater.clock import Clock, SystemClock
 from headwater.errors import UnavailableError
-from headwater.store import queries as asking
+from headwater.store import queries
 from headwater.store.databases.engine import is_address
 from headwater.store.location import find_store
 from headwater.store.questions import (
@@ -29,7 +29,7 @@ from headwater.store.questions import (
     order_of,
     parse_position,
 )
-from headwater.store.subscription import Event, SubscriberPosition, next_events, standing_at
+from headwater.store.subscription import Event, next_events, resume_position
 from headwater.store.tables import OFFSETS, progress_of
 from headwater.store.views import ViewStore
 
@@ -41,9 +41,9 @@ Fresh = str | int | Mapping[str, Mapping[int, int]]
 
 
 class Views:
-    """The views of an app: `place` is its data directory, or the `postgresql://` address they are kept at.
+    """The views of an app: `place` is its data directory, or the `postgresql://` address of its store.
 
-    `views["revenue"]` is one of them. Close it, or use it in a `with` block.
+    `views["revenue"]` is the reader of one view. Close it, or use it in a `with` block.
     """
 
     def __init__(self, place: str | Path = ".headwater") -> None:
@@ -51,15 +51,15 @@ class Views:
         self._store = ViewStore(found, read_only=True)
 
     def __getitem__(self, name: str) -> "ViewReader":
-        self._store.shape(name)  # It says so if there is none.
+        self._store.shape(name)  # Raises InvalidError if there is none.
         return ViewReader(self._store, name, SystemClock())
 
     def names(self) -> list[str]:
-        """The views there are."""
+        """Return the names of the views."""
         return [shape.name for shape in self._store.views()]
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -72,11 +72,12 @@ class Views:
 
 
 class ViewReader:
-    """One view, to be asked.
+    """Reads one view.
 
-    Every reading can say `at_least`: what the view must have seen before. A number is a position, a text a token
-    that came with an answer or `TOPIC:PARTITION:OFFSET`, and `{"orders": {0: 17}}` names the last records by their
-    offsets. If the view is not there after `timeout_s`, an UnavailableError says how far it is.
+    Every read takes `at_least`, the state that the view must have reached: a number is a position, a text is a
+    token from an answer or `TOPIC:PARTITION:OFFSET`, and `{"orders": {0: 17}}` names the last records by their
+    offsets. If the view has not reached it after `timeout_s`, the read raises an UnavailableError with the view's
+    state.
     """
 
     def __init__(self, store: ViewStore, name: str, clock: Clock) -> None:
@@ -91,7 +92,7 @@ class ViewReader:
         at_least: Fresh | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> dict[str, Any] | None:
-        """The row of a key, one value for each of its columns; None if there is none."""
+        """Return the row of a key, given one value for each key column; None if there is none."""
         self.wait(at_least, timeout_s=timeout_s)
         if as_of is None:
             return self._store.get(self.name, key)
@@ -110,10 +111,12 @@ class ViewReader:
         at_least: Fresh | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """Rows for which all conditions hold (`"amount >= 10"`, or `("amount", ">=", 10)`), sorted (`"-amount"`).
+        """Return the rows that match all conditions, sorted by the columns of `order_by`.
 
-        `after` is the `next` of the answer before: the rows behind those. With `as_of`, a position or a token, the
-        rows are those of an earlier moment.
+        A condition is text (`"amount >= 10"`) or a tuple (`("amount", ">=", 10)`), `order_by` is like `"-amount"`.
+
+        `after` is the `next` of the previous answer and returns the page after it. `as_of`, a position or a token,
+        returns the rows as of an earlier position.
         """
         self.wait(at_least, timeout_s=timeout_s)
         question = Question(
@@ -136,10 +139,10 @@ class ViewReader:
         at_least: Fresh | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """Rows with these words in the columns that the view's `search` names, the best fitting first.
+        """Return rows with these words in the columns that the view's `search` names, by relevance.
 
-        `green tea` wants both words, `"green tea"` one behind the other, `gree*` a beginning, `-decaf` none of it,
-        `tea OR coffee` one of them.
+        `green tea` matches both words in any order, `"green tea"` the exact phrase, `gree*` a prefix, `tea OR
+        coffee` either word, and `-decaf` excludes a word.
         """
         self.wait(at_least, timeout_s=timeout_s)
         question = Question(
@@ -152,14 +155,14 @@ class ViewReader:
         return self._store.ask(self.name, question)
 
     def subscribe(self, token: str | None = None, *, silent_s: float | None = None) -> Iterator[Event]:
-        """The rows, then every change as it happens; behind a token, only what came since.
+        """Yield the rows, then every change as it happens; with a token, only the changes after it.
 
-        It ends after `silent_s` without anything new; never unless told.
+        Ends after `silent_s` seconds without a change; defaults to never.
         """
-        standing: SubscriberPosition = standing_at(self._store, token)
+        position = resume_position(self._store, token)
         since = self._clock.monotonic()
         while True:
-            standing, events = next_events(self._store, self.name, standing)
+            position, events = next_events(self._store, self.name, position)
             if events:
                 yield from events
                 since = self._clock.monotonic()
@@ -169,16 +172,16 @@ class ViewReader:
                 time.sleep(POLL_S)
 
     def position(self) -> int:
-        """The position of the view's last change."""
+        """Return the position of the view's last change."""
         return self._store.position(self.name)
 
     def wait(self, at_least: Fresh | None, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Return when the view has seen `at_least`; an UnavailableError if that takes too long."""
+        """Wait until the view has reached `at_least`; raises UnavailableError after `timeout_s`."""
         if at_least is None:
             return
         wanted = at_least_of(at_least, self._store.identity())
         deadline = self._clock.monotonic() + timeout_s
-        while not asking.has_seen(self._store.reading(), self.name, wanted):
+        while not queries.has_seen(self._store.reading(), self.name, wanted):
             if self._clock.monotonic() >= deadline:
                 raise not_seen(self._store, self.name, wanted, timeout_s)
             time.sleep(POLL_S)
@@ -188,7 +191,7 @@ class ViewReader:
 
 
 def not_seen(store: ViewStore, view: str, wanted: AtLeast, timeout_s: float) -> UnavailableError:
-    """That a view is not as fresh as wanted in time, and how fresh it is."""
+    """Return the error for a view that has not reached a state in time, with the state that it has reached."""
     db = store.reading()
     progress = progress_of(db, view)
     read = {} if progress is None else progress.note.get(OFFSETS, {})
@@ -200,5 +203,5 @@ def not_seen(store: ViewStore, view: str, wanted: AtLeast, timeout_s: float) -> 
     return UnavailableError(
         f"view {view!r} has not seen {', '.join(parts)} within {timeout_s:g} s: it is at position "
         f"{store.position(view)}, and the last records it has seen are {', '.join(offsets) or 'none'}",
-        hint="is the app running (`headwater pipeline list`)? a longer timeout waits longer",
+        hint="check that the app is running (`headwater pipeline list`), or use a longer timeout",
     )

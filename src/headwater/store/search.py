@@ -1,15 +1,15 @@
-"""Words: what a text is searched by, the same in every database. Pure.
+"""Text search: how texts are split into words and searches are parsed, the same in every database. Pure.
 
 A word is a run of letters and digits, without case and without accents (`Café-au-lait` is `cafe`, `au`, `lait`).
-The databases only keep these and find them again; what counts as a word is decided here.
+The databases only index these words; this module decides what a word is.
 
-A search is words that must all be there, in any order:
+A search matches rows that have all its terms, in any order:
 
     green tea        both words
-    "green tea"      one behind the other
-    gree*            words that begin so
-    -decaf           not this word
-    tea OR coffee    one or the other; binds closer than the space
+    "green tea"      the exact phrase
+    gree*            words with this prefix
+    -decaf           rows without this word
+    tea OR coffee    either word; binds closer than the space
 """
 
 import re
@@ -20,19 +20,19 @@ from dataclasses import dataclass
 from headwater.errors import InvalidError
 
 WORDS_MAX = 10_000
-"""Of a row; PostgreSQL keeps no places beyond 16 383."""
+"""Words of a row to index; PostgreSQL stores no word positions beyond 16,383."""
 WORD_CHARACTERS_MAX = 100
-"""What is longer is no word of a language; PostgreSQL takes 2046 bytes."""
+"""Longer words are cut: no language has any, and PostgreSQL's limit is 2,046 bytes."""
 TERMS_MAX = 50
 
 _WORD = re.compile(r"[^\W_]+")
 _TERM = re.compile(r'\s*(-?)(?:"([^"]*)"|([^\s"]+))')
 
 
-def words_of(texts: Iterable[str | None]) -> list[str]:
-    """The words of a row's texts, in order.
+def split_words(texts: Iterable[str | None]) -> list[str]:
+    """Return the words of a row's texts, in order.
 
-    >>> words_of(["Café-au-lait", None, "2 Tassen"])
+    >>> split_words(["Café-au-lait", None, "2 Tassen"])
     ['cafe', 'au', 'lait', '2', 'tassen']
     """
     found: list[str] = []
@@ -45,7 +45,7 @@ def words_of(texts: Iterable[str | None]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Words that stand one behind the other; of the last one, only the beginning if it is a `prefix`."""
+    """One word, or the consecutive words of a phrase; with `prefix`, the last one matches by its beginning."""
 
     words: tuple[str, ...]
     prefix: bool = False
@@ -53,39 +53,39 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class TextSearch:
-    """All of the groups must be found, and of each group one term; none of the terms that are left out."""
+    """Matches rows that have at least one term of every group, and none of the terms in `without`."""
 
     groups: tuple[tuple[Term, ...], ...]
     without: tuple[Term, ...] = ()
 
     @property
     def fts5(self) -> str:
-        """In the language of SQLite's FTS5; words have no quotes in them."""
+        """The search as a query of SQLite's FTS5; words contain no quotes."""
         wanted = " AND ".join(f"({' OR '.join(_fts5(term) for term in group)})" for group in self.groups)
         unwanted = " OR ".join(_fts5(term) for term in self.without)
         return f"({wanted}) NOT ({unwanted})" if self.without else wanted
 
     @property
     def tsquery(self) -> str:
-        """In the language of PostgreSQL's tsquery."""
+        """The search as a tsquery of PostgreSQL."""
         wanted = " & ".join(f"({' | '.join(_tsquery(term) for term in group)})" for group in self.groups)
         return wanted + "".join(f" & !({_tsquery(term)})" for term in self.without)
 
 
 def parse_search(text: str) -> TextSearch:
-    """Read what a person typed; an InvalidError where there is nothing to look for."""
+    """Parse a search; raises InvalidError if it has no word to look for."""
     groups: list[tuple[Term, ...]] = []
     without: list[Term] = []
     joined = False
     terms = list(_TERM.finditer(text))
     if len(terms) > TERMS_MAX:
-        raise InvalidError(f"cannot search for {len(terms)} terms at once: {TERMS_MAX} are the most")
+        raise InvalidError(f"cannot search for {len(terms)} terms at once: the limit is {TERMS_MAX}")
     for found in terms:
         minus, quoted, plain = found.groups()
         if plain == "OR" and not minus:
             joined = bool(groups)
             continue
-        words = tuple(words_of([quoted if quoted is not None else plain]))
+        words = tuple(split_words([quoted if quoted is not None else plain]))
         if not words:
             continue
         term = Term(words, prefix=quoted is None and plain.endswith("*"))
@@ -97,7 +97,7 @@ def parse_search(text: str) -> TextSearch:
             groups.append((term,))
         joined = False
     if not groups:
-        raise InvalidError(f"cannot search for {text!r}: there is no word in it to look for")
+        raise InvalidError(f"cannot search for {text!r}: it has no word to look for")
     return TextSearch(tuple(groups), tuple(without))
 
 

@@ -1,7 +1,8 @@
-"""A question about a view as one statement for the database. Pure.
+"""Questions about a view, compiled to SQL statements. Pure.
 
-Every order ends with the key, so that it is total; a cursor is the last row's values in that order, and the next
-page what comes behind them. So a page costs what it returns, however far behind the first one it is.
+Every order ends with the key, so that it is total. A cursor holds the last row's values in that order, and the
+next page is the rows after them. So the cost of a page depends on its size, and not on its distance from the first
+page.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from enum import Enum, auto
 from typing import Any
 
 from headwater.errors import InvalidError
+from headwater.sql_names import quote, quote_list
 from headwater.store.columns import Value, literal
 from headwater.store.databases.engine import Dialect, SearchMatch
 from headwater.store.questions import IN_MAX, Condition, Cursor, Operator, Order, Question
@@ -21,7 +23,7 @@ _SQL = {Operator.NOT_EQUAL: "<>"}
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Text and values; of each row that comes, the last `ordered` values are those it was sorted by."""
+    """SQL text and parameters; after the view's columns, each result row has the values of `order`'s columns."""
 
     text: str
     values: tuple[Any, ...]
@@ -29,7 +31,7 @@ class Statement:
 
 
 class NullsPart(Enum):
-    """What of the rows behind a cursor is looked for."""
+    """The part of the rows after a cursor that a statement selects."""
 
     ALL = auto()
     VALUES = auto()
@@ -37,9 +39,9 @@ class NullsPart(Enum):
 
 
 def parts_of(question: Question) -> tuple[NullsPart, ...]:
-    """In how many statements a page comes.
+    """Return the statements that a page takes.
 
-    Downwards, rows without a value are behind all others: no range of an index has both, so they come apart.
+    In descending order, nulls come after all values. No range of an index has both, so they are read separately.
     """
     cursor = question.after
     if cursor is None or cursor.at[0] is None or not cursor.by[0].descending:
@@ -54,7 +56,7 @@ def compile_question(
     search: str | None = None,
     which: NullsPart = NullsPart.ALL,
 ) -> Statement:
-    """The statement for one row more than is asked for, so that it shows whether there are more."""
+    """Return the statement, which selects one row more than the limit to show whether there is another page."""
     order = total_order(shape, question)
     joins: list[str] = []
     conditions: list[str] = []
@@ -69,7 +71,7 @@ def compile_question(
         conditions.append(text)
         values += given
     if question.after is not None:
-        text, given = _behind(shape, question.after, order, dialect, which)
+        text, given = _after_cursor(shape, question.after, order, dialect, which)
         conditions.append(text)
         values += given
     parts = [expression(shape, each.column, dialect) for each in order]
@@ -79,38 +81,38 @@ def compile_question(
             *(
                 f"{part} desc nulls last" if each.descending else f"{part} asc nulls first"
                 for number, (part, each) in enumerate(zip(parts, order, strict=True))
-                if number or which is not NullsPart.NULLS  # All have the same first value, and an index knows it.
+                if number or which is not NullsPart.NULLS  # Here the first column is null in all rows.
             ),
         ]
     )
-    behind = f"where {' and '.join(conditions) or 'true'} order by {sorting} limit ?"
+    clauses = f"where {' and '.join(conditions) or 'true'} order by {sorting} limit ?"
     values.append(question.limit + 1)
-    source = f"{table_of(shape.name)} v"
+    relation = f"{table_of(shape.name)} v"
     if question.as_of is not None:
-        source, given = _past_rows(shape, question.as_of, dialect, behind, values)
+        relation, given = _past_rows(shape, question.as_of, dialect, clauses, values)
         values = [*given, *values]
     wanted = ", ".join([*(f"v.{quote(column.name)}" for column in shape.columns), *parts])
-    return Statement(f"select {wanted} from {' '.join([source, *joins])} {behind}", tuple(values), order)
+    return Statement(f"select {wanted} from {' '.join([relation, *joins])} {clauses}", tuple(values), order)
 
 
-def _match(shape: ViewShape, words: str, dialect: Dialect, search: str | None) -> SearchMatch:
+def _match(shape: ViewShape, text: str, dialect: Dialect, search: str | None) -> SearchMatch:
     if search is None:
         raise InvalidError(
-            f"view {shape.name!r} cannot be searched: it names no column with text",
-            hint="@app.view(..., search=['title']), and run the app again",
+            f"view {shape.name!r} cannot be searched: it has no search columns",
+            hint="declare them with @app.view(..., search=['title']), and run the app again",
         )
-    return dialect.match(search, parse_search(words))
+    return dialect.match(search, parse_search(text))
 
 
 def total_order(shape: ViewShape, question: Question) -> tuple[Order, ...]:
-    """The order that was asked for, and then the key's, the same way round as the last column before."""
+    """Return the question's order, followed by the key columns in the direction of the last column."""
     named = {order.column for order in question.order}
     descending = bool(question.order) and question.order[-1].descending
     return (*question.order, *(Order(name, descending) for name in shape.key if name not in named))
 
 
 def expression(shape: ViewShape, reference: str, dialect: Dialect, row: str = "v.") -> str:
-    """By what a column, or a field of it, is compared: what is kept, but for decimals, which are kept as text."""
+    """Return the expression that compares a column or a field: the stored value, or for decimals their number."""
     column, path, kind = shape.resolve(reference)
     found = row + quote(column.name)
     if path:
@@ -119,12 +121,12 @@ def expression(shape: ViewShape, reference: str, dialect: Dialect, row: str = "v
 
 
 def _past_rows(
-    shape: ViewShape, position: int, dialect: Dialect, behind: str, values: Sequence[Any]
+    shape: ViewShape, position: int, dialect: Dialect, clauses: str, values: Sequence[Any]
 ) -> tuple[str, list[Any]]:
-    """The rows as of a position: those that have not changed since, and what the others were before they did.
+    """Return the rows as of a position: the rows that are unchanged since, and the earlier values of the others.
 
-    Of the first there may be many, so they are already looked for `behind` what the question says; of the others
-    there are no more than the history has.
+    There may be many unchanged rows, so the question's `clauses` are applied to them first; there are no more
+    changed rows than the history has changes.
     """
     before = ", ".join(
         f"{dialect.element('c.before', n, column.type)} as {quote(column.name)}"
@@ -133,7 +135,8 @@ def _past_rows(
     unchanged = "_key not in (select key from headwater_changes where view = ? and position > ?)"
     text = (
         f"(select * from (select v.* from (select _key, {columns_of(shape)} from {table_of(shape.name)} "
-        f"where {unchanged}) v {behind}) u union all select c.key as _key, {before} from headwater_changes c join "
+        f"where {unchanged}) v {clauses}) u "
+        f"union all select c.key as _key, {before} from headwater_changes c join "
         "(select min(position) as position from headwater_changes where view = ? and position > ? group by key) f "
         "on c.position = f.position where c.view = ? and c.before is not null) v"
     )
@@ -147,13 +150,15 @@ def _condition(shape: ViewShape, condition: Condition, dialect: Dialect) -> tupl
         return _among(condition, part, kind)
     if value is None:
         if operator not in (Operator.EQUAL, Operator.NOT_EQUAL):
-            raise InvalidError(f"cannot ask for {condition.column} {operator} null: null is neither less nor more")
+            raise InvalidError(
+                f"cannot compare {condition.column} {operator} null: null has no order; use = or !="
+            )
         return f"{part} is {'' if operator is Operator.EQUAL else 'not '}null", []
     known = literal(condition.column, kind, value)
     if operator is Operator.BEGINS:
         if kind != "string":
-            raise InvalidError(f"cannot ask what {condition.column} begins with: it is {kind}, and not text")
-        # The first half is for an index, the second one for the truth.
+            raise InvalidError(f"cannot compare {condition.column} ^= {value!r}: the column is {kind}, not text")
+        # The first part lets the database use an index; the second one decides.
         return f"({part} >= ? and substr({part}, 1, length(?)) = ?)", [known, known, known]
     if operator is Operator.NOT_EQUAL:
         return f"({part} <> ? or {part} is null)", [known]
@@ -162,9 +167,11 @@ def _condition(shape: ViewShape, condition: Condition, dialect: Dialect) -> tupl
 
 def _among(condition: Condition, part: str, kind: str) -> tuple[str, list[Value]]:
     if not isinstance(condition.value, list | tuple | set | frozenset):
-        raise InvalidError(f"cannot ask for {condition.column} in {condition.value!r}: expected a list")
+        raise InvalidError(f"cannot compare {condition.column} in {condition.value!r}: expected a list")
     if len(condition.value) > IN_MAX:
-        raise InvalidError(f"cannot ask for {condition.column} in {len(condition.value)} values: {IN_MAX} at most")
+        raise InvalidError(
+            f"cannot compare {condition.column} in {len(condition.value)} values: the limit is {IN_MAX}"
+        )
     known = [literal(condition.column, kind, value) for value in condition.value]
     present: list[Value] = [value for value in known if value is not None]
     texts = [f"{part} in ({', '.join('?' * len(present))})"] if present else []
@@ -173,12 +180,12 @@ def _among(condition: Condition, part: str, kind: str) -> tuple[str, list[Value]
     return f"({' or '.join(texts)})" if texts else "false", present
 
 
-def _behind(
+def _after_cursor(
     shape: ViewShape, cursor: Cursor, order: Sequence[Order], dialect: Dialect, which: NullsPart
 ) -> tuple[str, list[Value]]:
-    """What comes after a row: equal in some first columns, and behind it in the next one."""
+    """Return the condition for rows after the cursor: equal in some first columns, and later in the next one."""
     if cursor.by != tuple(order):
-        raise InvalidError("cannot go on after this cursor: it was given for another order or another view")
+        raise InvalidError("cannot continue after this cursor: it belongs to another order or another view")
     texts, values = [], []
     equal: list[str] = []
     equal_values: list[Value] = []
@@ -196,7 +203,7 @@ def _behind(
         return f"{first} is null", []
     if cursor.at[0] is None:
         return text, values
-    # Says nothing new of these; but the database finds by it where to begin.
+    # Redundant, but the database uses it to find the start in the index.
     return f"{first} {'<=' if order[0].descending else '>='} ? and {text}", [cursor.at[0], *values]
 
 
@@ -207,12 +214,10 @@ def _later(part: str, at: Value, descending: bool) -> tuple[str | None, list[Val
 
 
 def table_of(view: str) -> str:
+    """Return the quoted name of a view's table."""
     return quote("view_" + view)
 
 
 def columns_of(shape: ViewShape) -> str:
-    return ", ".join(quote(c.name) for c in shape.columns)
-
-
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    """Return the quoted names of a view's columns."""
+    return quote_list(c.name for c in shape.columns)

@@ -1,13 +1,13 @@
-"""Subscribing to a view: its rows as of a position, then every change behind it, without a gap.
+"""Subscriptions: the rows of a view as of a position, then every change after it, without a gap.
 
-    reset     forget what you have; rows follow
-    row       a row of the view, as of one position for all
-    ready     these were all, and from here on come changes
+    reset     discard all rows; the current rows follow
+    row       a row of the view; all rows are as of the same position
+    ready     all rows were sent; changes follow
     change    one change, in the order of positions
 
-`ready` and `change` carry a token. Who comes back with it goes on behind it; who comes back too late, or after the
-view was made anew, is reset. The rows are read in pages, each as of the same position, so nothing is held for a
-slow subscriber; one that is so slow that the history has gone past its position begins again.
+`ready` and `change` carry a token, and a subscriber that reconnects with it continues after it. A subscriber that
+reconnects too late, or after the view was rebuilt, is reset. The rows are read in pages as of the same position,
+so nothing is buffered for a slow subscriber; one that is slower than the history starts again.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from headwater.store.questions import Cursor, Question, decode_cursor, parse_pos
 from headwater.store.views import ViewStore
 
 PAGE_ROWS = 1000
-CHANGES_AT_ONCE = 500
+BLOCK_CHANGES = 500
 
 
 class EventKind(StrEnum):
-    """What an event of a subscription says."""
+    """The kind of a subscription's event."""
 
     RESET = "reset"
     ROW = "row"
@@ -35,7 +35,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that a subscriber is told; `token` is where to go on from, where that is possible."""
+    """An event for a subscriber; `token`, where there is one, continues after it."""
 
     kind: EventKind
     row: dict[str, Any] | None = None
@@ -45,27 +45,27 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberPosition:
-    """Where a subscriber is: behind a position, or still among the rows as of it."""
+    """The state of a subscriber: after a position, or still reading the rows as of it."""
 
     position: int | None = None
     reading: bool = False
     after: Cursor | None = None
 
 
-def standing_at(store: ViewStore, token: str | None) -> SubscriberPosition:
-    """Where a subscriber goes on that has a token; without one, or with one of another store, from nothing."""
+def resume_position(store: ViewStore, token: str | None) -> SubscriberPosition:
+    """Return where a subscriber with a token continues: at the start without one, or with one of another store."""
     if token is None:
         return SubscriberPosition()
     identity = store.identity()
     owner = token.rpartition("-")[0]
     if owner and owner != identity:
-        parse_position(token, owner)  # It says so if that is no token at all.
+        parse_position(token, owner)  # Raises InvalidError if it is not a token at all.
         return SubscriberPosition()
     return SubscriberPosition(parse_position(token, identity))
 
 
 def next_events(store: ViewStore, view: str, at: SubscriberPosition) -> tuple[SubscriberPosition, list[Event]]:
-    """What a subscriber is told next, and where it stands then; nothing if nothing has happened."""
+    """Return the next events for a subscriber, none if nothing has changed, and its state after them."""
     if at.position is None:
         return SubscriberPosition(store.position(view), reading=True), [Event(kind=EventKind.RESET)]
     if at.reading:
@@ -73,8 +73,8 @@ def next_events(store: ViewStore, view: str, at: SubscriberPosition) -> tuple[Su
     current = store.position(view)
     if current == at.position:
         return at, []
-    changes = store.changes(view, after=at.position, limit=CHANGES_AT_ONCE) if current > at.position else []
-    # Positions have no gaps, so a first change that is not the next one means that the next one is gone.
+    changes = store.changes(view, after=at.position, limit=BLOCK_CHANGES) if current > at.position else []
+    # Positions have no gaps: if the first change is not the next one, that one is no longer in the history.
     if not changes or changes[0].position != at.position + 1:
         return next_events(store, view, SubscriberPosition())
     identity = store.identity()
@@ -88,7 +88,7 @@ def _next_rows(store: ViewStore, view: str, at: SubscriberPosition) -> tuple[Sub
     except HistoryGoneError:
         return next_events(store, view, SubscriberPosition())
     except InvalidError:
-        if view in {shape.name for shape in store.views()}:  # Its columns have changed under us: it was rebuilt.
+        if view in {shape.name for shape in store.views()}:  # It was rebuilt with other columns.
             return next_events(store, view, SubscriberPosition())
         raise
     events = [Event(kind=EventKind.ROW, row=row) for row in answer.rows]

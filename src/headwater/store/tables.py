@@ -1,42 +1,44 @@
-"""The tables behind the views, inside a transaction that somebody else holds: shapes, rows, changes, progress."""
+"""The tables of the views: shapes, rows, changes and progress. Every function runs in the caller's transaction."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
-from headwater.change import Change, Op
+from headwater.change import Op
 from headwater.errors import InvalidError
-from headwater.json_values import finite
+from headwater.sql_names import quote
 from headwater.store import access, late
-from headwater.store.columns import Column, Value, decode_value, encode_column
+from headwater.store.columns import Column
 from headwater.store.databases.engine import Db
+from headwater.store.rows import Retraction, RowChange, StoredRow, is_same, row_text
 from headwater.store.shapes import ViewShape
-from headwater.store.statements import columns_of, quote, table_of
+from headwater.store.statements import columns_of, table_of
 
 OFFSETS = "offsets"
-"""In the note of a query's progress: how far it has read, `{"orders": {"0": 18}}`, the next offset each."""
+"""In the note of a query's progress: the next offset of each partition it reads, `{"orders": {"0": 18}}`."""
 
 _KEYS_PER_SELECT = 500  # stays below SQLite's oldest limit of 999 variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewProgress:
-    """The last batch of a query that is in the store, of which run, and a note the query left with it."""
+    """The last batch of a query that is in the store, its run, and a note that the query recorded with it."""
 
     run: str
     batch: int
     note: dict[str, Any]
+
+    def includes(self, run: str, batch: int) -> bool:
+        """Return whether the store has this batch, or a later one of the same run."""
+        return self.run == run and self.batch >= batch
 
 
 def shape_of(db: Db, view: str) -> ViewShape:
     shape = shape_or_none(db, view)
     if shape is None:
         names = [name for (name,) in db.execute("select name from headwater_views order by name")]
-        raise InvalidError(f"there is no view {view!r} in {db.place}; it has: {', '.join(names) or 'none yet'}")
+        raise InvalidError(f"there is no view {view!r} in {db.location}; it has: {', '.join(names) or 'none yet'}")
     return shape
 
 
@@ -66,26 +68,26 @@ def position_of(db: Db, view: str) -> int:
     return int(found or 0)
 
 
-def clear(db: Db, shape: ViewShape, position: int) -> int:
-    """Delete every row, as changes, so that whoever follows the view sees it happen."""
+def delete_rows(db: Db, shape: ViewShape, position: int) -> int:
+    """Delete every row and record the changes, so that subscribers see them; return the new position."""
     found = db.execute(f"select _key, {columns_of(shape)} from {table_of(shape.name)} order by _key").fetchall()
     db.execute(f"delete from {table_of(shape.name)}")
-    access.forget_words(db, shape.name)
-    return _note_changes(db, shape.name, [(Op.DELETE, row[0], row[1:], None) for row in found], position)
+    access.clear_search(db, shape.name)
+    return _record_changes(db, shape.name, [(Op.DELETE, row[0], row[1:], None) for row in found], position)
 
 
 def upsert(
     db: Db,
     shape: ViewShape,
-    rows: "dict[str, tuple[Value, ...] | Retraction]",
+    rows: dict[str, StoredRow | Retraction],
     position: int,
 ) -> None:
     before = _known_rows(db, shape, list(rows))
-    changes: list[_RowChange] = []
+    changes: list[RowChange] = []
     for key, row in rows.items():
         known = before.get(key)
         if isinstance(row, Retraction):
-            if known is not None and (row.put or _is_same(shape, known, row.row)):
+            if known is not None and (row.put or is_same(shape, known, row.row)):
                 changes.append((Op.DELETE, key, known, None))
         elif known != row:
             changes.append((Op.INSERT if known is None else Op.UPDATE, key, known, row))
@@ -99,32 +101,32 @@ def upsert(
         f"delete from {table_of(shape.name)} where _key = ?",
         ((key,) for _, key, _, after in changes if after is None),
     )
-    access.note_words(db, shape, changes)
-    _note_changes(db, shape.name, changes, position)
+    access.update_search(db, shape, changes)
+    _record_changes(db, shape.name, changes, position)
 
 
-def _known_rows(db: Db, shape: ViewShape, keys: list[str]) -> dict[str, tuple[Value, ...]]:
-    known: dict[str, tuple[Value, ...]] = {}
+def _known_rows(db: Db, shape: ViewShape, keys: list[str]) -> dict[str, StoredRow]:
+    known: dict[str, StoredRow] = {}
     for start in range(0, len(keys), _KEYS_PER_SELECT):
-        some = keys[start : start + _KEYS_PER_SELECT]
-        marks = ", ".join("?" * len(some))
+        block = keys[start : start + _KEYS_PER_SELECT]
+        marks = ", ".join("?" * len(block))
         found = db.execute(
-            f"select _key, {columns_of(shape)} from {table_of(shape.name)} where _key in ({marks})", some
+            f"select _key, {columns_of(shape)} from {table_of(shape.name)} where _key in ({marks})", block
         )
         known.update((row[0], row[1:]) for row in found)
     return known
 
 
-def _note_changes(
+def _record_changes(
     db: Db,
     view: str,
-    changes: "Sequence[_RowChange]",
+    changes: Sequence[RowChange],
     position: int,
 ) -> int:
     db.executemany(
         "insert into headwater_changes values (?, ?, ?, ?, ?, ?)",
         (
-            (view, position + n, op, key, _row_text(before), _row_text(after))
+            (view, position + n, op, key, row_text(before), row_text(after))
             for n, (op, key, before, after) in enumerate(changes, 1)
         ),
     )
@@ -134,15 +136,8 @@ def _note_changes(
     return last
 
 
-def _row_text(row: tuple[Value, ...] | None) -> str | None:
-    """A row as a list in JSON, which has no infinity."""
-    if row is None:
-        return None
-    return json.dumps([finite(v) if isinstance(v, float) and math.isinf(v) else v for v in row])
-
-
 def create(db: Db, shape: ViewShape) -> None:
-    """Make an empty view."""
+    """Create an empty view."""
     columns = ", ".join(f"{quote(c.name)} {db.dialect.column_type(c.type)}".rstrip() for c in shape.columns)
     key = f"_key {db.dialect.key_type} primary key"
     db.execute(f"create table {table_of(shape.name)} ({key}, {columns}) {db.dialect.table_options}")
@@ -153,8 +148,8 @@ def create(db: Db, shape: ViewShape) -> None:
     access.raise_version(db)
 
 
-def forget(db: Db, view: str) -> None:
-    """Let go of a view as if it had never been there, but for the position it had come to."""
+def drop(db: Db, view: str) -> None:
+    """Drop a view with its changes, progress and late rows; only its position is kept."""
     if shape_or_none(db, view) is None:
         return
     access.drop(db, view)
@@ -162,7 +157,7 @@ def forget(db: Db, view: str) -> None:
     db.execute("delete from headwater_views where name = ?", (view,))
     last = position_of(db, view)
     db.execute("delete from headwater_changes where view = ?", (view,))
-    # A change of nothing, which is never shown: whoever follows misses one, and so reads the rows anew.
+    # A change without rows, which is never delivered: subscribers find a gap and read the rows again.
     db.execute("insert into headwater_changes values (?, ?, ?, '[]', null, null)", (view, last + 1, Op.DELETE))
     db.execute("delete from headwater_progress where query = ?", (view,))
     late.clear_late(db, view)
@@ -170,7 +165,7 @@ def forget(db: Db, view: str) -> None:
 
 
 def rename(db: Db, view: str, name: str) -> None:
-    """Give a view's rows another name, under which there must be none."""
+    """Rename a view; no view may have the new name."""
     shape_of(db, view)
     db.execute(f"alter table {table_of(view)} rename to {table_of(name)}")
     db.execute("update headwater_views set name = ? where name = ?", (name, view))
@@ -178,74 +173,14 @@ def rename(db: Db, view: str, name: str) -> None:
     access.raise_version(db)
 
 
-_RowChange = tuple[Op, str, tuple[Value, ...] | None, tuple[Value, ...] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Retraction:
-    """In the place of a row: this one is to go, if it is the one that is there.
-
-    One that was `put` in the same batch would have taken the place of whatever is there, so that goes too.
-    """
-
-    row: tuple[Value, ...]
-    put: bool = False
-
-
-def encode_rows(
-    shape: ViewShape, rows: pa.Table, signs: Sequence[int] | None = None
-) -> dict[str, tuple[Value, ...] | Retraction]:
-    """Rows by key; where a batch has a key twice, the last one stands."""
-    columns = {c.name: encode_column(rows.column(c.name)) for c in shape.columns}
-    keys = zip(*(columns[name] for name in shape.key), strict=True)
-    values = zip(*columns.values(), strict=True)
-    found: dict[str, tuple[Value, ...] | Retraction] = {}
-    for number, (key, row) in enumerate(zip(keys, values, strict=True)):
-        name = json.dumps(key, ensure_ascii=False)
-        if signs is None or signs[number] > 0:
-            found[name] = row
-            continue
-        present = found.get(name)
-        if present is None:
-            found[name] = Retraction(row)
-        elif not isinstance(present, Retraction) and _is_same(
-            shape, present, row
-        ):  # Else another has its key by now.
-            found[name] = Retraction(row, put=True)
-    return found
-
-
-def _is_same(shape: ViewShape, one: Sequence[Value], other: Sequence[Value]) -> bool:
-    """Whether two rows agree in all but fractions."""
-    columns = zip(shape.columns, one, other, strict=True)
-    return all(a == b for column, a, b in columns if column.type not in ("double", "float"))
-
-
-def decode_row(shape: ViewShape, row: Sequence[Value]) -> dict[str, Any]:
-    return {c.name: decode_value(c, value) for c, value in zip(shape.columns, row, strict=True)}
-
-
-def decode_change(shape: ViewShape, position: int, op: str, before: str | None, after: str | None) -> Change:
-    rows = [text and decode_row(shape, json.loads(text)) for text in (before, after)]
-    present = rows[1] or rows[0]
-    assert isinstance(present, dict)  # a change has at least one side
-    return Change(
-        op=Op(op),
-        key=tuple(present[name] for name in shape.key),
-        before=rows[0] or None,
-        after=rows[1] or None,
-        position=position,
-    )
-
-
 def check_names(shape: ViewShape) -> None:
-    """SQLite does not tell upper from lower case, and one column's name is ours."""
+    """Raise InvalidError if two column names differ only in case, which SQLite ignores, or one is `_key`."""
     seen = {"_key": "_key"}
     for column in shape.columns:
         other = seen.setdefault(column.name.lower(), column.name)
         if other != column.name or column.name.lower() == "_key":
             raise InvalidError(
-                f"cannot keep view {shape.name!r}: its column {column.name!r} has the same name as {other!r}"
+                f"cannot store view {shape.name!r}: its column {column.name!r} has the same name as {other!r}"
             )
 
 

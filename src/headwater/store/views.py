@@ -1,22 +1,22 @@
-"""ViewStore: rows, recent changes, and the batch each query has reached, changed together.
+"""ViewStore: the rows of views, their recent changes, and the progress of each query, updated together.
 
 Tables, in an SQLite file or in a schema of PostgreSQL:
 
-    headwater_views      name, key columns, all columns       what there is
-    headwater_access     view -> indexes, search, history     how it can be asked, see `access`
-    headwater_progress   query -> run, batch, note            how far each query has come
+    headwater_views      name, key columns, all columns       the views
+    headwater_access     view -> indexes, search, history     access beyond the key, see `access`
+    headwater_progress   query -> run, batch, note            the last batch of each query
     headwater_changes    view, position, op, before, after    the last changes of each view
-    headwater_late       view, number, row, how late, ...     rows that came after their window had closed
-    headwater_generations, headwater_rebuilds                 which checkpoint counts, see `generations`
-    headwater_store      identity, version, app, epoch        what all of these belong to
+    headwater_late       view, number, row, how late, ...     rows that arrived after their window had closed
+    headwater_generations, headwater_rebuilds                 the current checkpoints, see `generations`
+    headwater_store      identity, version, app, epoch        the store itself
     view_<name>          _key, then the view's columns        the rows
 
-A batch's rows and its number are written in one transaction, with indexes, words and how far the topics were read;
-a number that is already there is skipped: this is what makes a restarted query exact. `run` is the identity of the
-query's checkpoint. A new run starts from the first record again, so its first batch empties the view in the same
-transaction.
+One transaction writes the rows of a batch, its number, the indexes, and the offsets that the query has read. A
+batch whose number is already recorded is skipped, so a restarted query repeats nothing. `run` identifies the
+query's checkpoint. A new run starts from the first record again, so its first batch deletes the view's rows in the
+same transaction.
 
-Thread-safe: one writer at a time; readers read while a batch is written.
+Thread-safe: one writer at a time; readers can read while a batch is written.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,11 +29,11 @@ import pyarrow as pa
 from headwater.change import Change
 from headwater.errors import ConflictError, InvalidError
 from headwater.store import access, generations, late, tables
-from headwater.store import queries as asking
-from headwater.store.columns import Value
 from headwater.store.databases.engine import Database, Db, open_database
 from headwater.store.late import LateRow
+from headwater.store.queries import ViewQueries, by_key
 from headwater.store.questions import Answer, Question
+from headwater.store.rows import Retraction, StoredRow, decode_change, decode_row, encode_rows
 from headwater.store.shapes import Access, ViewShape, check_access
 from headwater.store.statements import columns_of, table_of
 from headwater.store.tables import ViewProgress
@@ -55,43 +55,43 @@ _SCHEMA = (
 
 
 class _RehearsedError(Exception):
-    """Rolls a transaction back that was only to be tried."""
+    """Rolls back the transaction of a rehearsal."""
 
 
 class ViewStore:
-    """The views of one app, at a path or at a `postgresql://` address."""
+    """The views of one app, at the path of an SQLite file or at a `postgresql://` address."""
 
-    def __init__(self, place: Path | str, *, read_only: bool = False) -> None:
-        self.database: Database = open_database(place, read_only=read_only)
-        self.shapes = asking.ShapeCache()
+    def __init__(self, location: Path | str, *, read_only: bool = False) -> None:
+        self.database: Database = open_database(location, read_only=read_only)
+        self._queries = ViewQueries(self.database)
         if read_only:
-            self._check_readable(place)
+            self._check_readable(location)
         else:
             with self.database.writing() as db:
                 for statement in _SCHEMA:
                     db.execute(statement)
-                if isinstance(place, Path):
+                if isinstance(location, Path):
                     late.allow_nulls(db)
                 access.open_store(db)
 
     def reading(self) -> Db:
-        """To read one statement at a time."""
+        """Return a connection for single reading statements."""
         return self.database.reading()
 
     @contextmanager
     def writing(self) -> Iterator[Db]:
-        """A transaction, for what belongs to the store and is kept elsewhere."""
+        """Run a transaction, for parts of the store in other modules."""
         with self.database.writing() as db:
             yield db
 
-    def take_over(self, app: str) -> None:
-        """Fence every other pipeline that writes here; ConflictError if the views are another app's."""
-        self.database.take_over(app)
+    def claim(self, app: str) -> None:
+        """Fence every other pipeline that writes here; raises ConflictError if the views belong to another app."""
+        self.database.claim(app)
 
     # -- writing ----------------------------------------------------------------------------------------------
 
     def declare(self, shape: ViewShape, how: Access | None = None) -> None:
-        """Create the view, or check that the one that is there has the same shape; bring its indexes to `how`."""
+        """Create the view, or check that the existing one has the same shape; change its indexes to `how`."""
         tables.check_names(shape)
         how = how or Access()
         check_access(shape, how)
@@ -99,16 +99,16 @@ class ViewStore:
             known = tables.shape_or_none(db, shape.name)
             if known is not None and known != shape:
                 raise ConflictError(
-                    f"cannot continue view {shape.name!r}: it was {tables.describe(known)}, the app now gives "
-                    f"{tables.describe(shape)}",
-                    hint=f"headwater rebuild {shape.name}: compute it anew from the log; or give it another name",
+                    f"cannot continue view {shape.name!r}: its columns are {tables.describe(known)}, "
+                    f"and the app now computes {tables.describe(shape)}",
+                    hint=f"recompute it with `headwater rebuild {shape.name}`, or give it another name",
                 )
             if known is None:
                 tables.create(db, shape)
             access.apply(db, shape, how)
 
     def progress(self, query: str) -> ViewProgress | None:
-        """How far `query` has come; None if it has never committed."""
+        """Return the progress of a query; None if it has never committed."""
         return tables.progress_of(self.reading(), query)
 
     def commit_rows(
@@ -123,35 +123,35 @@ class ViewStore:
         continues: str | None = None,
         offsets: Mapping[str, Mapping[str, int]] | None = None,
     ) -> bool:
-        """Upsert one batch of rows by key, with its number; False if that batch is already there.
+        """Upsert one batch of rows by key, with its number; False if that batch is already written.
 
-        `offsets` says how far the batch has read in each topic, so that readers can wait for it.
+        `offsets` are the next offsets of the topics after this batch, recorded so that readers can wait for them.
 
-        A run that is new here starts with an empty view, unless it `continues` the one that was here before.
+        A new run starts with an empty view, unless it `continues` the run before it.
 
-        With `signs` the rows are changes: one with a sign below 0 takes back the row that is there, if it is the
-        one it was (fractions aside: a batch that is run again may round otherwise).
+        With `signs` the rows are changes: a row with a negative sign retracts the row in the view if the two are
+        equal, apart from floating-point columns, which a repeated batch may round differently.
         """
         with self.writing() as db:
             known = tables.progress_of(db, view)
-            if known is not None and known.run == run and known.batch >= batch:
+            if known is not None and known.includes(run, batch):
                 return False
             shape = tables.shape_of(db, view)
             position = tables.position_of(db, view)
             if known is not None and known.run not in (run, continues):
-                position = tables.clear(db, shape, position)
+                position = tables.delete_rows(db, shape, position)
                 late.clear_late(db, view)
             late.add_late(db, view, batch, late_rows)
-            tables.upsert(db, shape, tables.encode_rows(shape, rows, signs), position)
+            tables.upsert(db, shape, encode_rows(shape, rows, signs), position)
             note = {} if offsets is None else {tables.OFFSETS: offsets}
             tables.set_progress(db, view, ViewProgress(run=run, batch=batch, note=note))
             return True
 
     def rehearse_rows(self, view: str, rows: pa.Table, signs: Sequence[int] | None = None) -> None:
-        """Upsert rows and take them back before anybody sees them; raises what `commit_rows` would."""
+        """Upsert rows and roll back; raises the errors that `commit_rows` would raise."""
         with suppress(_RehearsedError), self.writing() as db:
             shape = tables.shape_of(db, view)
-            tables.upsert(db, shape, tables.encode_rows(shape, rows, signs), tables.position_of(db, view))
+            tables.upsert(db, shape, encode_rows(shape, rows, signs), tables.position_of(db, view))
             raise _RehearsedError
 
     def commit_late(
@@ -163,29 +163,27 @@ class ViewStore:
         affected: Callable[[dict[str, Any]], bool],
         signs: Sequence[int] | None = None,
     ) -> None:
-        """Put the affected of these rows in the place of the affected rows that are there.
+        """Replace the affected rows of the view by the affected ones of these rows.
 
-        The rows were computed again with the late rows of these numbers, which are noted to be in now.
+        The rows were recomputed with the late rows of these numbers, which are marked as reprocessed.
         """
         with self.writing() as db:
             shape = tables.shape_of(db, view)
             table = db.execute(f"select _key, {columns_of(shape)} from {table_of(view)}").fetchall()
-            changed: dict[str, tuple[Value, ...] | tables.Retraction] = {
-                key: tables.Retraction(tuple(row))
-                for key, *row in table
-                if affected(tables.decode_row(shape, row))
+            changed: dict[str, StoredRow | Retraction] = {
+                key: Retraction(tuple(row)) for key, *row in table if affected(decode_row(shape, row))
             }
-            for key, row in tables.encode_rows(shape, rows, signs).items():
-                if not isinstance(row, tables.Retraction) and affected(tables.decode_row(shape, row)):
+            for key, row in encode_rows(shape, rows, signs).items():
+                if not isinstance(row, Retraction) and affected(decode_row(shape, row)):
                     changed[key] = row
             tables.upsert(db, shape, changed, tables.position_of(db, view))
             late.mark_reprocessed(db, view, numbers)
 
-    def note_late(self, query: str, late_rows: Sequence[LateRow], *, run: str, batch: int) -> bool:
-        """Keep the late rows of a query whose rows go elsewhere; False if that batch's are already there."""
+    def record_late(self, query: str, late_rows: Sequence[LateRow], *, run: str, batch: int) -> bool:
+        """Record the late rows of a query that writes to a sink; False if the batch is already recorded."""
         with self.writing() as db:
             known = tables.progress_of(db, query)
-            if known is not None and known.run == run and known.batch >= batch:
+            if known is not None and known.includes(run, batch):
                 return False
             if known is not None and known.run != run:
                 late.clear_late(db, query)
@@ -194,7 +192,7 @@ class ViewStore:
             return True
 
     def commit_progress(self, query: str, progress: ViewProgress, *, counts: dict[str, int] | None = None) -> None:
-        """Note how far a query without a view has come, and set counters, in one transaction."""
+        """Record the progress of a query without a view, and set counters, in one transaction."""
         with self.writing() as db:
             tables.set_progress(db, query, progress)
             for name, count in (counts or {}).items():
@@ -207,16 +205,16 @@ class ViewStore:
     # -- reading ----------------------------------------------------------------------------------------------
 
     def views(self) -> list[ViewShape]:
-        """The views there are, by name."""
+        """Return the shapes of all views, ordered by name."""
         names = self.reading().execute("select name from headwater_views order by name").fetchall()
         return [self.shape(name) for (name,) in names if generations.MARK not in name]
 
     def shape(self, view: str) -> ViewShape:
-        """The shape of a view; an InvalidError that names the others if there is none."""
+        """Return the shape of a view; if there is none, raises InvalidError with the names of the others."""
         return tables.shape_of(self.reading(), view)
 
     def access(self, view: str) -> Access:
-        """How a view can be asked beyond its key."""
+        """Return the access to a view beyond its key."""
         kept = access.kept_access(self.reading(), view)
         if kept is None:
             return Access()
@@ -225,16 +223,16 @@ class ViewStore:
         return Access(indexes=indexes, search=kept.search, history=kept.history)
 
     def count(self, view: str) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         shape = self.shape(view)
         return int(self.reading().execute(f"select count(*) from {table_of(shape.name)}").fetchone()[0])
 
     def counters(self) -> dict[str, int]:
-        """All counters, such as the records sent to each dead-letter topic."""
+        """Return all counters, such as the number of records sent to each dead-letter topic."""
         return dict(self.reading().execute("select name, value from headwater_counters order by name"))
 
     def position(self, view: str) -> int:
-        """The position of the view's last change; 0 before the first."""
+        """Return the position of the view's last change; 0 before the first."""
         return tables.position_of(self.reading(), view)
 
     def rows(
@@ -246,47 +244,47 @@ class ViewStore:
         descending: bool = False,
         limit: int = 1000,
     ) -> list[dict[str, Any]]:
-        """Rows in the order of the key or of a column: all, or those whose key starts with the given values."""
-        question = asking.by_key(self.shape(view), key, order_by=order_by, descending=descending, limit=limit)
+        """Return rows, by default in key order; `key` selects those whose key starts with its values."""
+        question = by_key(self.shape(view), key, order_by=order_by, descending=descending, limit=limit)
         return self.ask(view, question).rows
 
     def ask(self, view: str, question: Question) -> Answer:
         """Answer a question about a view."""
-        return asking.ask(self.database, self.shapes, view, question)
+        return self._queries.ask(view, question)
 
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
-        """The row of a key; None if there is none."""
-        return asking.get(self.database, self.shapes, view, key)
+        """Return the row of a key; None if there is none."""
+        return self._queries.get(view, key)
 
     def identity(self) -> str:
-        """What tokens of this store begin with."""
+        """Return the identity of this store, with which its tokens begin."""
         return str(self.reading().execute("select identity from headwater_store").fetchone()[0])
 
     def changes(self, view: str, *, after: int, limit: int = 1000) -> list[Change]:
-        """The changes behind a position, oldest first, as far back as they are kept."""
+        """Return the changes after a position, oldest first, as far back as the history goes."""
         shape = self.shape(view)
         found = self.reading().execute(
             "select position, op, before, after from headwater_changes "
             "where view = ? and position > ? and coalesce(before, after) is not null order by position limit ?",
             (view, after, limit),
         )
-        return [tables.decode_change(shape, *row) for row in found]
+        return [decode_change(shape, *row) for row in found]
 
     def late_rows(self, view: str, *, after: int = 0, limit: int = 1000) -> list[LateRow]:
-        """The rows that came too late for the view, behind a number, in the order they came."""
+        """Return the late rows of a view after a number, in order of arrival."""
         if self.progress(view) is None:
-            self.shape(view)  # Neither a query that has committed nor a view: this says so.
+            self.shape(view)  # Raises if there is no such view either.
         return late.read_late(self.reading(), view, after=after, limit=limit)
 
     def late_counts(self) -> dict[str, tuple[int, int]]:
-        """For each view with late rows: how many, and how many still to be reprocessed."""
+        """Return, for each view with late rows, their number and how many are not reprocessed yet."""
         return late.count_late(self.reading())
 
     def close(self) -> None:
-        """Let go of connections; see `Database.close`."""
+        """Close connections; see `Database.close`."""
         self.database.close()
 
-    def _check_readable(self, place: Path | str) -> None:
+    def _check_readable(self, location: Path | str) -> None:
         try:
             found = self.database.has_views()
         except BaseException:
@@ -294,7 +292,7 @@ class ViewStore:
             raise
         if not found:
             self.close()
-            where = self.database.reading().place if not isinstance(place, Path) else f"file {str(place)!r}"
+            where = f"file {str(location)!r}" if isinstance(location, Path) else self.database.reading().location
             raise InvalidError(
                 f"cannot read views: there is no {where} with views of this version yet",
                 hint="run the app first (`headwater run APP.py`), or name its folder with --data",

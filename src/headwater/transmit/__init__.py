@@ -9,5 +9,5 @@
     wire          Kafka's messages, bytes to values and back
     records       the record batch and its conversions
 
-`configs` and `quotas` define what can be configured.
+`configs` and `quotas` define what can be configured; `transport` is the byte stream below broker and client.
 """

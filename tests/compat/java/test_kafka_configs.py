@@ -59,4 +59,4 @@ def test_quotas_are_set_listed_and_removed(kafka_configs: Configs, broker: Broke
         "--entity-type", "ips", "--entity-name", "127.0.0.1",
     )  # fmt: skip
     assert refused.returncode != 0
-    assert "have no quotas here" in refused.stderr
+    assert "have no quotas, only" in refused.stderr

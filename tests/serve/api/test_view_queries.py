@@ -77,7 +77,7 @@ def test_response_waits_until_the_view_has_seen_a_record(shop, caller):
         ({"order_by": "-nothing"}, "has no column 'nothing'"),
         ({"order_by": ","}, "cannot sort by"),
         ({"limit": "0"}, "limit must be a whole number from 1 to 10000"),
-        ({"after": "x"}, "no cursor"),
+        ({"after": "x"}, "expected the `next` of an answer"),
         ({"as_of": "soon"}, "cannot read 'soon' as a position"),
         ({"as_of": "7"}, "as of position 7: it is at 0"),
         ({"as_of": "abc-1"}, "belongs to another store"),

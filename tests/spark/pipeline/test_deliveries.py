@@ -106,7 +106,7 @@ def test_only_one_of_two_pipelines_with_the_same_name_writes(
         wait_until(lambda: any(pipeline.error for pipeline in both), "no pipeline has ended")
         (loser,) = [pipeline for pipeline in both if pipeline.error]
         assert "'shop.revenue' to table 'revenue'" in str(loser.error)
-        assert "another pipeline of this name was started since" in str(loser.error)
+        assert "another pipeline of the same name has opened it since" in str(loser.error)
         produce(broker.bootstrap_servers, "orders", orders(["tea", "cocoa"]))
         wait_until(lambda: rows_of(sink) == {"tea": 3, "coffee": 1, "cocoa": 1}, f"there is {rows_of(sink)}")
         assert [pipeline.alive for pipeline in both if pipeline is not loser] == [True]

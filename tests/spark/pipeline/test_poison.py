@@ -34,7 +34,7 @@ ORDERS = TopicPartition("orders", 0)
 REASONS = {
     "shop.products": "CHECK constraint failed: short",
     "shop.names": "max.message.bytes is 100",
-    "shop.errands": "it answers 422",
+    "shop.errands": "the response is 422",
 }
 LONG = "much too long a name for it"
 

@@ -82,7 +82,7 @@ def test_a_changed_window_is_refused_until_the_view_is_rebuilt(shop: Shop, produ
     assert "headwater rebuild revenue" in (refused.value.hint or "")
     assert shop.revenue() == BY_MINUTE
 
-    shop.generations.ask_rebuild("revenue")
+    shop.generations.request_rebuild("revenue")
     assert shop.run(windows("1 hour")) == BY_HOUR
     assert [path.name for path in (shop.folder / "checkpoints").glob("revenue*")] == ["revenue@1"]
     produce(broker.bootstrap_servers, "orders", [order("tea", 10.0, 0)])
@@ -95,7 +95,7 @@ def test_a_running_app_swaps_in_a_rebuilt_view(shop: Shop, produce: Any, broker:
     try:
         pipeline.start()
         pipeline.run(until=clock.monotonic() + 5)
-        asked = shop.generations.ask_rebuild("revenue")
+        asked = shop.generations.request_rebuild("revenue")
         deadline = clock.monotonic() + 120
         while shop.generations.current("revenue") != asked and clock.monotonic() < deadline:
             pipeline.run(until=clock.monotonic() + 1)
@@ -151,7 +151,7 @@ def test_a_rebuild_uses_a_new_number_of_spark_partitions(spark: Any, shop: Shop)
     try:
         assert shop.run(panes) == BY_MINUTE
         assert shop.partitions("revenue") == int(before)  # that of the checkpoint
-        shop.generations.ask_rebuild("revenue")
+        shop.generations.request_rebuild("revenue")
         assert shop.run(panes) == BY_MINUTE
         assert shop.partitions("revenue@1") == more
     finally:

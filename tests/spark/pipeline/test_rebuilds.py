@@ -66,7 +66,7 @@ def test_without_a_request_there_is_nothing_to_do(world: World) -> None:
 
 
 def test_a_rebuild_runs_alongside_the_view_and_replaces_it_when_both_have_ended(world: World) -> None:
-    requested = world.generations.ask_rebuild("revenue")
+    requested = world.generations.request_rebuild("revenue")
     checkpoint = world.settings.checkpoint("revenue")
     checkpoint.mkdir(parents=True)
     assert world.rebuilds.advance()
@@ -84,7 +84,7 @@ def test_a_rebuild_runs_alongside_the_view_and_replaces_it_when_both_have_ended(
 
 
 def test_a_rebuild_of_a_changed_definition_begins_again(world: World) -> None:
-    first = world.generations.ask_rebuild("revenue")
+    first = world.generations.request_rebuild("revenue")
     world.launcher.conflicts = 1
     world.rebuilds.advance()
     world.rebuilds.advance()
@@ -92,7 +92,7 @@ def test_a_rebuild_of_a_changed_definition_begins_again(world: World) -> None:
 
 
 def test_a_failed_rebuild_is_given_up_and_the_view_is_kept(world: World) -> None:
-    requested = world.generations.ask_rebuild("revenue")
+    requested = world.generations.request_rebuild("revenue")
     world.rebuilds.advance()
     assert world.rebuilds.give_up(requested.name, "no")
     assert [name for name, _ in world.queries] == ["revenue"]
@@ -101,11 +101,11 @@ def test_a_failed_rebuild_is_given_up_and_the_view_is_kept(world: World) -> None
 
 
 def test_a_failed_view_is_not_given_up_as_a_rebuild(world: World) -> None:
-    world.generations.ask_rebuild("revenue")
+    world.generations.request_rebuild("revenue")
     assert not world.rebuilds.give_up("revenue", "no")
 
 
 def test_a_rebuild_of_a_view_that_the_app_no_longer_has_is_dropped(world: World) -> None:
-    world.generations.ask_rebuild("gone")
+    world.generations.request_rebuild("gone")
     assert world.rebuilds.advance()
     assert not world.rebuilds.advance()

@@ -1,4 +1,4 @@
-"""A store that cannot write now says so, and can afterwards."""
+"""Transient errors of SQLite: the write fails with UnavailableError, and succeeds later."""
 
 import sqlite3
 from pathlib import Path
@@ -16,7 +16,9 @@ from headwater.store.views import ViewStore
 SHAPE = ViewShape(name="counts", key=("word",), columns=(Column("word", "string"),))
 
 
-def test_a_view_that_is_locked_for_long_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_store_is_unavailable_until_the_lock_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
     store = ViewStore(tmp_path / "views.db")
     store.declare(SHAPE)
@@ -32,12 +34,12 @@ def test_a_view_that_is_locked_for_long_is_written_later(tmp_path: Path, monkeyp
     assert store.rows("counts") == [{"word": "a"}]
 
 
-def test_a_full_disk_takes_nothing_of_a_batch_and_all_of_it_later(tmp_path: Path) -> None:
+def test_a_full_disk_rolls_a_batch_back_and_a_retry_writes_it(tmp_path: Path) -> None:
     store = ViewStore(tmp_path / "views.db")
     store.declare(SHAPE)
     db = store.reading()
     (pages,) = db.execute("pragma page_count").fetchone()
-    db.execute(f"pragma max_page_count = {pages + 2}")  # What SQLite finds no room for, it calls a full disk.
+    db.execute(f"pragma max_page_count = {pages + 2}")  # SQLite reports this limit as a full disk.
     table = pa.table({"word": [f"{n:0200d}" for n in range(500)]})
     with pytest.raises(UnavailableError, match="the disk is full"):
         store.commit_rows("counts", table, run="1", batch=0)
@@ -47,7 +49,7 @@ def test_a_full_disk_takes_nothing_of_a_batch_and_all_of_it_later(tmp_path: Path
     assert store.count("counts") == 500
 
 
-def test_a_fact_without_room_is_lost_and_nothing_else(tmp_path: Path) -> None:
+def test_a_full_disk_loses_one_fact_and_nothing_else(tmp_path: Path) -> None:
     store = FactStore(tmp_path / "facts.db")
     db = store._connection()
     (pages,) = db.execute("pragma page_count").fetchone()

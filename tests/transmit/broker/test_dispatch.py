@@ -1,4 +1,4 @@
-"""Every request we list, in every version we list, asked over TCP and answered without an error."""
+"""Every listed version of every request gets a response without an error, over TCP."""
 
 import socket
 import struct
@@ -24,7 +24,7 @@ VERSIONS = [
 
 
 class Peer:
-    """Asks a broker that has one topic, `orders`, with one record."""
+    """A client of a broker that has one topic, `orders`, with one record."""
 
     def __init__(self, broker: Broker) -> None:
         with Client(broker.bootstrap_servers) as client:
@@ -32,13 +32,13 @@ class Peer:
             client.produce(TopicPartition("orders", 0), encode_batch([Record(value=b"v", timestamp_ms=5)]))
         host, port = broker.bootstrap_servers.split(":")
         self._socket = socket.create_connection((host, int(port)), timeout=20)
-        found = self.ask(metadata.MetadataRequest(topics=None), 12)
+        found = self.call(metadata.MetadataRequest(topics=None), 12)
         self.topic_id = found.topics[0].topic_id
 
     def close(self) -> None:
         self._socket.close()
 
-    def ask(self, request: Any, version: int) -> Any:
+    def call(self, request: Any, version: int) -> Any:
         request.API_VERSION = version
         request.with_header(correlation_id=1, client_id="peer")
         self._socket.sendall(request.encode(version=version, header=True, framed=True))
@@ -58,7 +58,7 @@ class Peer:
 
 
 def build(key: int, version: int, topic_id: Any) -> Any:
-    """A sensible request of this kind; fields that the version does not have are left out by the encoder."""
+    """Build a valid request; the encoder omits fields that the version does not have."""
     orders = {"name": "orders", "topic": "orders", "topic_id": topic_id}
     name = {"name": "orders"}
     produce, fetch = producer.ProduceRequest, consumer.FetchRequest
@@ -194,8 +194,8 @@ def build(key: int, version: int, topic_id: Any) -> Any:
 
 
 def build_transactional(key: int) -> Any:
-    """A request about a transaction, of an id that nobody has."""
-    who = {"transactional_id": "t", "producer_id": 9, "producer_epoch": 0}
+    """Build a request for a transactional id that does not exist."""
+    producer_fields = {"transactional_id": "t", "producer_id": 9, "producer_epoch": 0}
     add, offsets = producer.AddPartitionsToTxnRequest, producer.TxnOffsetCommitRequest
     markers, producers = producer.WriteTxnMarkersRequest, admin.DescribeProducersRequest
     builders: dict[int, Any] = {
@@ -203,13 +203,13 @@ def build_transactional(key: int) -> Any:
             v3_and_below_transactional_id="t", v3_and_below_producer_id=9, v3_and_below_producer_epoch=0,
             v3_and_below_topics=[add.AddPartitionsToTxnTopic(name="orders", partitions=[0, 1])],
         ),
-        25: lambda: producer.AddOffsetsToTxnRequest(**who, group_id="g"),
-        26: lambda: producer.EndTxnRequest(**who, committed=True),
+        25: lambda: producer.AddOffsetsToTxnRequest(**producer_fields, group_id="g"),
+        26: lambda: producer.EndTxnRequest(**producer_fields, committed=True),
         27: lambda: markers(markers=[markers.WritableTxnMarker(
             producer_id=9, producer_epoch=0, transaction_result=False, coordinator_epoch=0,
             topics=[markers.WritableTxnMarker.WritableTxnMarkerTopic(name="orders", partition_indexes=[0])])]),
         28: lambda: offsets(
-            **who, group_id="g", generation_id=-1, member_id="", group_instance_id=None,
+            **producer_fields, group_id="g", generation_id=-1, member_id="", group_instance_id=None,
             topics=[offsets.TxnOffsetCommitRequestTopic(name="orders", partitions=[
                 offsets.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition(
                     partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata="")])],
@@ -282,11 +282,11 @@ EXPECTED = {
     69: {69}, 77: {69}, 79: {122}, 90: {0, 69}, 91: {69}, 92: {69},
     29: {54}, 30: {54}, 31: {54}, 34: {57}, 43: {0, 84}, 47: {69}, 50: {0, 91},
 }  # fmt: skip
-"""Codes of requests about a member, group or transaction that is not there, and of what one node does not have."""
+"""Codes for members, groups and transactions that do not exist, and for features that a single node lacks."""
 
 
 def codes(value: Any) -> set[int]:
-    """Every `error_code` in a message."""
+    """Return every `error_code` in a message."""
     found: set[int] = set()
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -298,10 +298,10 @@ def codes(value: Any) -> set[int]:
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_a_request_of_every_version_is_answered(broker: Broker, key: int, version: int) -> None:
+def test_every_version_of_every_request(broker: Broker, key: int, version: int) -> None:
     peer = Peer(broker)
     try:
-        answer = peer.ask(build(key, version, peer.topic_id), version)
+        response = peer.call(build(key, version, peer.topic_id), version)
     finally:
         peer.close()
-    assert codes(answer.to_dict()) - EXPECTED.get(key, {0}) == set()
+    assert codes(response.to_dict()) - EXPECTED.get(key, {0}) == set()

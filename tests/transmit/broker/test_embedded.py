@@ -1,4 +1,4 @@
-"""Starting and stopping a broker, also where it cannot start."""
+"""Start and stop of an embedded broker, and failures to start."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ from headwater.transmit.topics.group_commit import Durability
 ORDERS = TopicPartition("orders", 0)
 
 
-def test_a_broker_without_a_directory_leaves_nothing_behind() -> None:
+def test_temporary_directory_is_deleted() -> None:
     with Broker() as broker:
         data = broker._settings.data
         assert (data / "meta.db").exists()
@@ -29,7 +29,7 @@ def test_a_broker_without_a_directory_leaves_nothing_behind() -> None:
         _ = broker.bootstrap_servers
 
 
-def test_a_port_in_use_is_a_conflict_and_the_directory_is_free_again(tmp_path: Path) -> None:
+def test_port_in_use_is_conflict_and_directory_is_unlocked(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         with pytest.raises(ConflictError, match="the address is in use") as caught:
             Broker(tmp_path, port=other.getsockname()[1]).start()
@@ -38,12 +38,12 @@ def test_a_port_in_use_is_a_conflict_and_the_directory_is_free_again(tmp_path: P
         pass
 
 
-def test_a_host_that_is_not_ours_is_invalid(tmp_path: Path) -> None:
+def test_foreign_host_is_invalid(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="cannot listen"):
         Broker(tmp_path, host="192.0.2.1").start()
 
 
-def test_the_directory_of_a_running_broker_is_a_conflict_that_names_the_process(tmp_path: Path) -> None:
+def test_directory_in_use_is_conflict_with_process_id(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         with pytest.raises(ConflictError, match=f"process {os.getpid()}") as caught:
             Broker(tmp_path).start()
@@ -52,7 +52,7 @@ def test_the_directory_of_a_running_broker_is_a_conflict_that_names_the_process(
             assert client.topics() == {}
 
 
-def test_a_directory_that_cannot_be_read_frees_the_port_and_the_directory(tmp_path: Path) -> None:
+def test_corrupt_directory_releases_port_and_lock(tmp_path: Path) -> None:
     (tmp_path / "meta.db").write_bytes(b"this is not a database at all" * 100)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -63,7 +63,7 @@ def test_a_directory_that_cannot_be_read_frees_the_port_and_the_directory(tmp_pa
         pass
 
 
-def test_what_a_stopped_broker_held_is_there_when_it_starts_again(tmp_path: Path) -> None:
+def test_records_survive_restart(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         client.create_topic("orders")
         client.produce(ORDERS, encode_batch([Record(value=b"v")]))
@@ -72,7 +72,7 @@ def test_what_a_stopped_broker_held_is_there_when_it_starts_again(tmp_path: Path
         assert broker.recovered == []
 
 
-def test_what_was_cut_off_at_the_start_is_told(tmp_path: Path) -> None:
+def test_truncation_at_start_is_reported(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         client.create_topic("orders")
         client.produce(ORDERS, encode_batch([Record(value=b"v")]))
@@ -87,14 +87,14 @@ def test_what_was_cut_off_at_the_start_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a b", "ä", "x" * 250])
-def test_a_topic_with_a_name_that_kafka_forbids_is_not_created(tmp_path: Path, name: str) -> None:
+def test_create_topic_with_invalid_name(tmp_path: Path, name: str) -> None:
     with Broker(tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         with pytest.raises(InvalidError):
             client.create_topic(name)
         assert client.topics() == {}
 
 
-def test_damaged_records_on_disk_are_an_error_of_that_partition_only(tmp_path: Path) -> None:
+def test_corrupt_records_affect_only_their_partition(tmp_path: Path) -> None:
     with Broker(tmp_path, segment_bytes=1) as broker, Client(broker.bootstrap_servers) as client:
         client.create_topic("orders")
         client.create_topic("other")
@@ -110,13 +110,13 @@ def test_damaged_records_on_disk_are_an_error_of_that_partition_only(tmp_path: P
         assert client.fetch(TopicPartition("other", 0), 0)
 
 
-def test_durability_may_be_text_and_is_checked(tmp_path: Path) -> None:
+def test_durability_as_text(tmp_path: Path) -> None:
     assert BrokerSettings(data=tmp_path, durability="never").durability is Durability.NEVER  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="fsync, interval, never"):
         Broker(durability="perhaps")
 
 
-def test_the_broker_starts_without_the_heavy_libraries() -> None:
+def test_broker_does_not_import_heavy_libraries() -> None:
     """They would cost more time and memory than the broker itself."""
     program = (
         "import sys, headwater.cli, headwater.transmit.broker.server, headwater.transmit.broker.metrics_page;"
@@ -126,8 +126,8 @@ def test_the_broker_starts_without_the_heavy_libraries() -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_durability_given_as_a_word_is_kept() -> None:
-    """It once was compared by identity, and "fsync" as a word meant never."""
+def test_durability_as_text_syncs() -> None:
+    """Regression: the value was compared by identity, so "fsync" as text meant never."""
     with Broker(durability="fsync") as broker:
         with Client(broker.bootstrap_servers) as client:
             client.create_topic("orders", partitions=1)

@@ -1,4 +1,4 @@
-"""Fetch sessions, against a consumer that keeps count of what it was told."""
+"""Fetch sessions: the partitions that requests and responses contain."""
 
 import socket
 import uuid
@@ -11,18 +11,18 @@ from kafka.protocol.consumer import FetchResponse
 
 from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.broker.fetch_sessions import REST_S, FetchSession, FetchSessions
+from headwater.transmit.broker.fetch_sessions import IDLE_S, FetchSession, FetchSessions
 from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.wire.codes import Code
-from headwater.transmit.wire.fetch import FetchRequest, PartitionAnswer, PartitionAsked, TopicAnswer, TopicAsked
+from headwater.transmit.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition, FetchRequest, FetchTopic
 
 
 def request(
     session_id: int, epoch: int, topics: dict[object, list[int]] | None = None, forgotten: list | None = None
 ) -> FetchRequest:
-    asked = [TopicAsked(t, [PartitionAsked(n, 0, 100) for n in ns]) for t, ns in (topics or {}).items()]
-    return FetchRequest(500, 1, 1000, 0, session_id, epoch, asked, forgotten or [])
+    wanted = [FetchTopic(t, [FetchPartition(n, 0, 100) for n in ns]) for t, ns in (topics or {}).items()]
+    return FetchRequest(500, 1, 1000, 0, session_id, epoch, wanted, forgotten or [])
 
 
 def begin(sessions: FetchSessions, *partitions: int) -> FetchSession:
@@ -31,35 +31,35 @@ def begin(sessions: FetchSessions, *partitions: int) -> FetchSession:
     return session
 
 
-def told(session: FetchSession, *answers: PartitionAnswer, in_full: bool = False) -> list[int]:
-    topics = session.answer([TopicAnswer("t", answers)], in_full=in_full).topics
-    return [answer.partition for topic in topics for answer in topic.partitions]
+def sent(session: FetchSession, *partitions: FetchedPartition, in_full: bool = False) -> list[int]:
+    topics = session.response([FetchedTopic("t", partitions)], in_full=in_full).topics
+    return [partition.partition for topic in topics for partition in topic.partitions]
 
 
-def test_a_session_is_answered_in_full_once_and_then_with_what_is_new() -> None:
+def test_response_contains_changed_partitions() -> None:
     session = begin(FetchSessions(), 0, 1)
-    quiet = [PartitionAnswer(0, 0, 5, 5, 0), PartitionAnswer(1, 0, 7, 7, 0)]
-    assert told(session, *quiet, in_full=True) == [0, 1]
-    assert told(session, *quiet) == []
-    assert told(session, quiet[0], PartitionAnswer(1, 0, 8, 8, 0)) == [1]
-    assert told(session, PartitionAnswer(0, 0, 5, 5, 0, b"records"), PartitionAnswer(1, 0, 8, 8, 0)) == [0]
-    assert told(session, PartitionAnswer(0, 0, 5, 5, 3), PartitionAnswer(1, 0, 8, 8, 0)) == [0]
+    quiet = [FetchedPartition(0, 0, 5, 5, 0), FetchedPartition(1, 0, 7, 7, 0)]
+    assert sent(session, *quiet, in_full=True) == [0, 1]
+    assert sent(session, *quiet) == []
+    assert sent(session, quiet[0], FetchedPartition(1, 0, 8, 8, 0)) == [1]
+    assert sent(session, FetchedPartition(0, 0, 5, 5, 0, b"records"), FetchedPartition(1, 0, 8, 8, 0)) == [0]
+    assert sent(session, FetchedPartition(0, 0, 5, 5, 3), FetchedPartition(1, 0, 8, 8, 0)) == [0]
 
 
-def test_an_error_is_said_until_it_is_over() -> None:
+def test_error_is_sent_in_every_response() -> None:
     session = begin(FetchSessions(), 0)
-    fine, wrong = PartitionAnswer(0, 0, 5, 5, 0), PartitionAnswer(0, 3)
-    assert told(session, fine, in_full=True) == [0]
-    assert [told(session, answer) for answer in (wrong, wrong, fine, fine)] == [[0], [0], [0], []]
+    fine, wrong = FetchedPartition(0, 0, 5, 5, 0), FetchedPartition(0, 3)
+    assert sent(session, fine, in_full=True) == [0]
+    assert [sent(session, partition) for partition in (wrong, wrong, fine, fine)] == [[0], [0], [0], []]
 
 
-def test_what_had_records_comes_last_the_next_time() -> None:
+def test_partition_with_records_is_last_in_next_fetch() -> None:
     session = begin(FetchSessions(), 0, 1, 2)
-    told(session, PartitionAnswer(0, 0, 5, 5, 0, b"records"), PartitionAnswer(1), PartitionAnswer(2))
-    assert [asked.partition for asked in session.topics[0].partitions] == [1, 2, 0]
+    sent(session, FetchedPartition(0, 0, 5, 5, 0, b"records"), FetchedPartition(1), FetchedPartition(2))
+    assert [partition.partition for partition in session.topics[0].partitions] == [1, 2, 0]
 
 
-def test_a_request_that_does_not_follow_is_refused() -> None:
+def test_request_with_wrong_epoch_id_or_topics() -> None:
     sessions = FetchSessions()
     session = begin(sessions, 0)
     assert sessions.of(request(session.id, 2), 0.0) is Code.INVALID_FETCH_SESSION_EPOCH
@@ -71,7 +71,7 @@ def test_a_request_that_does_not_follow_is_refused() -> None:
     assert sessions.of(request(session.id, 2), 0.0) is session
 
 
-def test_the_epoch_after_the_last_one_is_the_first_behind_the_beginning() -> None:
+def test_epoch_wraps_to_one() -> None:
     sessions = FetchSessions()
     session = begin(sessions, 0)
     session.epoch = 2**31 - 1
@@ -80,7 +80,7 @@ def test_the_epoch_after_the_last_one_is_the_first_behind_the_beginning() -> Non
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
-def test_a_session_is_closed_by_a_request_in_full(epoch: int) -> None:
+def test_full_request_closes_session(epoch: int) -> None:
     sessions = FetchSessions()
     session = begin(sessions, 0)
     again = sessions.of(request(session.id, epoch, {"t": [0]}), 0.0)
@@ -88,19 +88,19 @@ def test_a_session_is_closed_by_a_request_in_full(epoch: int) -> None:
     assert (again is None, len(sessions)) == (epoch == -1, 1 + epoch)
 
 
-def test_of_too_many_the_one_that_rests_longest_goes_when_it_has_rested_enough() -> None:
+def test_longest_idle_session_is_removed_at_limit() -> None:
     sessions = FetchSessions(limit=2)
     first, second = begin(sessions, 0), begin(sessions, 0)
     assert sessions.of(request(first.id, 1), 10.0) is first
-    assert sessions.of(request(0, 0, {"t": [0]}), REST_S - 1) is None
-    third = sessions.of(request(0, 0, {"t": [0]}), REST_S + 1)
+    assert sessions.of(request(0, 0, {"t": [0]}), IDLE_S - 1) is None
+    third = sessions.of(request(0, 0, {"t": [0]}), IDLE_S + 1)
     assert isinstance(third, FetchSession)
-    assert sessions.of(request(second.id, 1), REST_S + 1) is Code.FETCH_SESSION_ID_NOT_FOUND
-    assert sessions.of(request(first.id, 2), REST_S + 1) is first
+    assert sessions.of(request(second.id, 1), IDLE_S + 1) is Code.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.of(request(first.id, 2), IDLE_S + 1) is first
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(0, 4)), max_size=30))
-def test_a_session_reads_what_was_added_and_not_forgotten(steps: list[tuple[bool, str, int]]) -> None:
+def test_session_has_added_partitions_without_forgotten_ones(steps: list[tuple[bool, str, int]]) -> None:
     sessions = FetchSessions()
     session = begin(sessions)
     wanted: set[tuple[str, int]] = set()
@@ -111,7 +111,7 @@ def test_a_session_reads_what_was_added_and_not_forgotten(steps: list[tuple[bool
         else:
             wanted.discard((topic, number))
             sessions.of(request(session.id, session.epoch, forgotten=[(topic, [number])]), 0.0)
-        found = [(topic, asked.partition) for topic, asked_for in session.topics for asked in asked_for]
+        found = [(topic, each.partition) for topic, partitions in session.topics for each in partitions]
         assert set(found) == wanted
         assert len(found) == len(wanted)
 
@@ -120,7 +120,7 @@ def test_a_session_reads_what_was_added_and_not_forgotten(steps: list[tuple[bool
 
 
 class Consumer:
-    """Sends Fetch requests of version 11 by hand."""
+    """Sends Fetch requests of version 11 over a socket."""
 
     def __init__(self, broker: Broker) -> None:
         host, port = broker.bootstrap_servers.split(":")
@@ -130,7 +130,7 @@ class Consumer:
         self, session: tuple[int, int], topics: dict[str, dict[int, int]], wait_ms: int = 0
     ) -> FetchResponse:
         shape = KafkaFetchRequest.FetchTopic
-        asked = KafkaFetchRequest(
+        request = KafkaFetchRequest(
             replica_id=-1, max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 24, isolation_level=0,
             session_id=session[0], session_epoch=session[1], forgotten_topics_data=[], rack_id="",
             topics=[
@@ -147,15 +147,15 @@ class Consumer:
                 for topic, partitions in topics.items()
             ],
         )  # fmt: skip
-        asked.API_VERSION = 11
-        asked.with_header(correlation_id=1, client_id="raw")
-        self.socket.sendall(asked.encode(version=11, header=True, framed=True))
+        request.API_VERSION = 11
+        request.with_header(correlation_id=1, client_id="raw")
+        self.socket.sendall(request.encode(version=11, header=True, framed=True))
         stream = self.socket.makefile("rb")
         size = int.from_bytes(stream.read(4), "big")
         return FetchResponse.decode(stream.read(size)[4:], version=11)
 
 
-def test_a_consumer_with_many_partitions_hears_of_those_that_changed(broker: Broker) -> None:
+def test_consumer_receives_changed_partitions(broker: Broker) -> None:
     with Client(broker.bootstrap_servers) as client:
         client.create_topic("orders", partitions=50)
         consumer = Consumer(broker)

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: the names, the numbers, and the page."""
+"""Prometheus metrics: names, values, and the HTTP page."""
 
 import asyncio
 import re
@@ -28,10 +28,10 @@ def sample(text: str, name: str) -> float:
     return float(next(line for line in text.splitlines() if line.startswith(f"{name} ")).rpartition(" ")[2])
 
 
-def test_lag_is_told_in_records_and_in_seconds(tmp_path: Path) -> None:
+def test_lag_in_records_and_seconds(tmp_path: Path) -> None:
     clock = ManualClock(start_ms=60_000)
     settings = BrokerSettings(data=tmp_path, durability="never")
-    Catalog(_made(tmp_path) / "meta.db").close()
+    Catalog(_created(tmp_path) / "meta.db").close()
     node = open_node(settings, Endpoint(host="x", port=1), clock)
     node.topics.create("orders", 2, {})
     partition = node.topics.partition("orders", 0)
@@ -54,9 +54,9 @@ def test_lag_is_told_in_records_and_in_seconds(tmp_path: Path) -> None:
     node.catalog.close()
 
 
-def test_lag_in_seconds_is_exact_to_the_record(tmp_path: Path) -> None:
+def test_lag_in_seconds_of_each_record(tmp_path: Path) -> None:
     clock = ManualClock(start_ms=60_000)
-    Catalog(_made(tmp_path) / "meta.db").close()
+    Catalog(_created(tmp_path) / "meta.db").close()
     node = open_node(BrokerSettings(data=tmp_path, durability="never"), Endpoint(host="x", port=1), clock)
     node.topics.create("orders", 1, {})
     partition = node.topics.partition("orders", 0)
@@ -68,19 +68,8 @@ def test_lag_in_seconds_is_exact_to_the_record(tmp_path: Path) -> None:
     for compression in (Compression.NONE, Compression.ZSTD):
         node.topics.append(partition, memoryview(bytearray(encode_batch(batch, compression=compression))))
     where = TopicPartition("orders", 0)
-    ages = [
-        50,
-        50,
-        35,
-        40,
-        30,
-        50,
-        35,
-        40,
-        30,
-        0,
-        0,
-    ]  # the marker stands before the first; behind the last is none
+    # A control batch comes before the first record, and no record after the last.
+    ages = [50, 50, 35, 40, 30, 50, 35, 40, 30, 0, 0]
     for offset, age in enumerate(ages):
         committed = CommittedOffset(offset=offset, leader_epoch=0, metadata=None)
         node.catalog.commit_offsets("g", [(where, committed)], now_ms=0)
@@ -90,12 +79,12 @@ def test_lag_in_seconds_is_exact_to_the_record(tmp_path: Path) -> None:
     node.catalog.close()
 
 
-def _made(path: Path) -> Path:
+def _created(path: Path) -> Path:
     path.mkdir(exist_ok=True)
     return path
 
 
-def test_work_is_counted(broker: Broker) -> None:
+def test_request_counters(broker: Broker) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": "all"})
     producer.produce("orders", b"x" * 1000)
     assert producer.flush(20) == 0
@@ -122,32 +111,32 @@ def get(url: str) -> tuple[int, str]:
 
 
 def failing() -> str:
-    raise RuntimeError("no figures")
+    raise RuntimeError("no metrics")
 
 
 @pytest.mark.parametrize(
     ("path", "render", "status"),
     [("/metrics", lambda: "up 1\n", 200), ("/", lambda: "up 1\n", 404), ("/metrics", failing, 500)],
 )
-def test_the_page_answers(path: str, render: object, status: int) -> None:
-    async def ask() -> tuple[int, str]:
+def test_metrics_page(path: str, render: object, status: int) -> None:
+    async def request() -> tuple[int, str]:
         server = await serve_metrics("127.0.0.1", 0, render)
         async with server:
             port = server.sockets[0].getsockname()[1]
             return await asyncio.to_thread(get, f"http://127.0.0.1:{port}{path}")
 
-    found, body = asyncio.run(ask())
+    found, body = asyncio.run(request())
     assert found == status
     assert status != 200 or body == "up 1\n"
 
 
-def test_noise_on_the_page_ends_that_connection_only() -> None:
-    async def ask() -> tuple[int, str]:
+def test_random_bytes_close_only_their_connection() -> None:
+    async def request() -> tuple[int, str]:
         server = await serve_metrics("127.0.0.1", 0, lambda: "up 1\n")
         async with server:
             port = server.sockets[0].getsockname()[1]
 
-            def disturb() -> bytes:
+            def send_random_bytes() -> bytes:
                 with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
                     client.sendall(b"x" * 100_000)
                     try:
@@ -155,7 +144,7 @@ def test_noise_on_the_page_ends_that_connection_only() -> None:
                     except ConnectionResetError:
                         return b""
 
-            assert await asyncio.to_thread(disturb) == b""
+            assert await asyncio.to_thread(send_random_bytes) == b""
             return await asyncio.to_thread(get, f"http://127.0.0.1:{port}/metrics")
 
-    assert asyncio.run(ask()) == (200, "up 1\n")
+    assert asyncio.run(request()) == (200, "up 1\n")

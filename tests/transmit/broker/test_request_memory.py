@@ -1,4 +1,4 @@
-"""The room for requests: who passes, who waits, and that memory stays bounded when the disk is slow."""
+"""The limit on the memory of requests, also when the disk is slow."""
 
 import re
 import socket
@@ -21,63 +21,63 @@ from headwater.transmit.wire.frame import LENGTH
 MEBI = 1 << 20
 
 
-def test_a_request_waits_until_there_is_room() -> None:
-    intake, came = RequestMemory(100 * SMALL_BYTES), []
-    assert intake.take(80 * SMALL_BYTES)
-    assert not intake.take(30 * SMALL_BYTES)
-    intake.wait(30 * SMALL_BYTES, lambda: came.append("second"))
-    intake.give_back(80 * SMALL_BYTES)
-    assert came == ["second"]
-    assert intake.held_bytes == 30 * SMALL_BYTES
+def test_request_waits_until_memory_is_released() -> None:
+    memory, granted = RequestMemory(100 * SMALL_BYTES), []
+    assert memory.acquire(80 * SMALL_BYTES)
+    assert not memory.acquire(30 * SMALL_BYTES)
+    memory.wait(30 * SMALL_BYTES, lambda: granted.append("second"))
+    memory.release(80 * SMALL_BYTES)
+    assert granted == ["second"]
+    assert memory.held_bytes == 30 * SMALL_BYTES
 
 
-def test_small_requests_pass_a_full_house() -> None:
-    intake = RequestMemory(SMALL_BYTES)
-    assert intake.take(2 * SMALL_BYTES)
-    assert intake.take(100)
+def test_small_requests_ignore_limit() -> None:
+    memory = RequestMemory(SMALL_BYTES)
+    assert memory.acquire(2 * SMALL_BYTES)
+    assert memory.acquire(100)
 
 
-def test_a_request_larger_than_all_room_passes_alone() -> None:
-    intake = RequestMemory(SMALL_BYTES)
-    assert intake.take(10 * SMALL_BYTES)
-    assert not intake.take(10 * SMALL_BYTES)
+def test_request_larger_than_limit_is_granted_alone() -> None:
+    memory = RequestMemory(SMALL_BYTES)
+    assert memory.acquire(10 * SMALL_BYTES)
+    assert not memory.acquire(10 * SMALL_BYTES)
 
 
-def test_who_leaves_the_queue_lets_the_next_one_in() -> None:
-    intake, came = RequestMemory(10 * SMALL_BYTES), []
-    assert intake.take(5 * SMALL_BYTES)
+def test_cancelled_request_lets_next_one_in() -> None:
+    memory, granted = RequestMemory(10 * SMALL_BYTES), []
+    assert memory.acquire(5 * SMALL_BYTES)
 
     def never() -> None:
-        came.append("large")
+        granted.append("large")
 
-    intake.wait(8 * SMALL_BYTES, never)
-    intake.wait(2 * SMALL_BYTES, lambda: came.append("fits"))
-    intake.forget(never)
-    assert came == ["fits"]
+    memory.wait(8 * SMALL_BYTES, never)
+    memory.wait(2 * SMALL_BYTES, lambda: granted.append("fits"))
+    memory.cancel(never)
+    assert granted == ["fits"]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(SMALL_BYTES + 1, 5 * SMALL_BYTES)), max_size=60))
-def test_never_more_is_held_than_allowed_and_everybody_gets_in(steps: list[tuple[bool, int]]) -> None:
-    intake, held, inside = RequestMemory(8 * SMALL_BYTES), [], []
-    asked = 0
+def test_limit_is_kept_and_every_request_is_granted(steps: list[tuple[bool, int]]) -> None:
+    memory, held, granted = RequestMemory(8 * SMALL_BYTES), [], []
+    requests = 0
 
-    def enter(size: int) -> Callable[[], None]:
-        return lambda: (held.append(size), inside.append(size))[0]
+    def grant(size: int) -> Callable[[], None]:
+        return lambda: (held.append(size), granted.append(size))[0]
 
     for is_request, size in steps:
         if is_request:
-            asked += 1
-            if intake.take(size):
-                enter(size)()
+            requests += 1
+            if memory.acquire(size):
+                grant(size)()
             else:
-                intake.wait(size, enter(size))
+                memory.wait(size, grant(size))
         elif held:
-            intake.give_back(held.pop(0))
-        assert intake.held_bytes == sum(held) <= intake.bytes_max
+            memory.release(held.pop(0))
+        assert memory.held_bytes == sum(held) <= memory.bytes_max
     while held:
-        intake.give_back(held.pop(0))
-    assert len(inside) == asked
-    assert (intake.held_bytes, intake.waiting) == (0, 0)
+        memory.release(held.pop(0))
+    assert len(granted) == requests
+    assert (memory.held_bytes, memory.waiting) == (0, 0)
 
 
 SLOW_DISK = """
@@ -102,7 +102,7 @@ def peak_bytes(process: int) -> int:
 
 
 def flood(servers: str, frames: int, frame: bytes) -> list[int]:
-    """Send without waiting for answers, as fast as the socket takes it; return the error codes."""
+    """Send requests as fast as the socket accepts them, without waiting for responses; return the error codes."""
     host, port = servers.split(":")
     with socket.create_connection((host, int(port)), timeout=60) as client:
         sender = threading.Thread(target=lambda: [client.sendall(frame) for _ in range(frames)])
@@ -110,15 +110,15 @@ def flood(servers: str, frames: int, frame: bytes) -> list[int]:
         file, codes = client.makefile("rb"), []
         for _ in range(frames):
             (size,) = LENGTH.unpack(file.read(LENGTH.size))
-            answer = ProduceResponse.decode(file.read(size)[4:], version=7)
-            codes.append(answer.responses[0].partition_responses[0].error_code)
+            response = ProduceResponse.decode(file.read(size)[4:], version=7)
+            codes.append(response.responses[0].partition_responses[0].error_code)
         sender.join()
         file.close()
     return codes
 
 
-def test_memory_stays_bounded_when_producers_are_faster_than_the_disk(tmp_path: Path) -> None:
-    """16 producers with 24 MiB in flight each, 384 in all: with 16 MiB of room the broker must not hold them."""
+def test_memory_is_bounded_when_producers_are_faster_than_disk(tmp_path: Path) -> None:
+    """16 producers have 24 MiB in flight each, 384 MiB in all; the broker may hold 16 MiB of them."""
     batch = encode_batch([Record(value=b"x" * (MEBI - 1000), timestamp_ms=1)])
     topic = ProduceRequest.TopicProduceData
     request = ProduceRequest(

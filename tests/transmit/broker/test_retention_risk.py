@@ -1,4 +1,4 @@
-"""A group is told of before retention overtakes it."""
+"""Warnings about groups that will lose unread records to retention."""
 
 import logging
 import time
@@ -21,10 +21,10 @@ BASE_MS = 1_000_000_000_000
 
 def commit(servers: str, group: str, offset: int) -> None:
     from confluent_kafka import Consumer
-    from confluent_kafka import TopicPartition as Place
+    from confluent_kafka import TopicPartition as KafkaPartition
 
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
-    consumer.commit(offsets=[Place("orders", 0, offset)], asynchronous=False)
+    consumer.commit(offsets=[KafkaPartition("orders", 0, offset)], asynchronous=False)
     consumer.close()
 
 
@@ -39,7 +39,7 @@ def at_risk(broker: Broker) -> list[str]:
     return [line for line in broker.metrics().splitlines() if line.startswith(name)]
 
 
-def test_group_that_is_behind_is_told_of_before_records_are_deleted(caplog: pytest.LogCaptureFixture) -> None:
+def test_warning_for_consumer_group(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock(start_ms=BASE_MS)
     with Broker(clock=clock, log_retention_check_interval_ms=100) as broker:
         with Client(broker.bootstrap_servers) as client:
@@ -54,11 +54,14 @@ def test_group_that_is_behind_is_told_of_before_records_are_deleted(caplog: pyte
             (line,) = at_risk(broker)
             wait_for(lambda: bool(caplog.messages))
         assert line.endswith('{consumergroup="slow",topic="orders",partition="0"} 6')
-        assert "group 'slow' is at offset 4 of orders-0; what is before 10 will be deleted soon" in caplog.text
+        assert (
+            "group 'slow' is at offset 4 of orders-0, and 6 records before offset 10 will be deleted soon"
+            in caplog.text
+        )
         assert "'quick'" not in caplog.text
 
 
-def test_a_queue_is_told_of_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_warning_for_share_group(caplog: pytest.LogCaptureFixture) -> None:
     from confluent_kafka import ShareConsumer
     from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
@@ -87,7 +90,7 @@ def test_a_queue_is_told_of_too(caplog: pytest.LogCaptureFixture) -> None:
             assert position.at_risk_records == 10 - position.offset > 0
 
 
-def test_the_log_answers_what_will_be_deleted_soon() -> None:
+def test_list_offsets_deleted_soon() -> None:
     clock = ManualClock(start_ms=BASE_MS)
     with Broker(clock=clock) as broker, Client(broker.bootstrap_servers) as client:
         client.create_topic("orders", partitions=1, configs={"retention.ms": str(10 * HOUR_MS)})
@@ -100,7 +103,7 @@ def test_the_log_answers_what_will_be_deleted_soon() -> None:
         assert found == {ORDERS: GroupPosition(offset=4, end=10, lag_records=6, at_risk_records=6)}
 
 
-def test_size_counts_as_time_does() -> None:
+def test_retention_by_size() -> None:
     clock = ManualClock(start_ms=BASE_MS)
     configs = {"retention.bytes": "3000", "segment.bytes": "600", "retention.ms": "-1"}
     with Broker(clock=clock) as broker:
@@ -115,7 +118,7 @@ def test_size_counts_as_time_does() -> None:
         assert [line.rpartition(" ")[2] for line in at_risk(broker)] == ["2"]
 
 
-def test_what_goes_to_an_archive_is_in_no_danger(tmp_path: object) -> None:
+def test_archived_records_are_not_at_risk(tmp_path: object) -> None:
     clock = ManualClock(start_ms=BASE_MS)
     configs = {"retention.ms": str(HOUR_MS), "remote.archive.dir": str(tmp_path)}
     with Broker(clock=clock) as broker:

@@ -1,4 +1,4 @@
-"""A broker over real sockets: what it answers, and what clients that misbehave do to it."""
+"""A broker over real sockets: its responses, also to clients that misbehave."""
 
 import contextlib
 import gc
@@ -27,7 +27,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 class Raw:
-    """A socket that sends what it is told."""
+    """A socket that sends requests and bytes."""
 
     def __init__(self, broker: Broker) -> None:
         host, port = broker.bootstrap_servers.split(":")
@@ -59,7 +59,7 @@ class Raw:
             data += piece
         return data
 
-    def say_no_more(self) -> None:
+    def end_stream(self) -> None:
         with contextlib.suppress(OSError):  # the broker may have closed it already
             self.socket.shutdown(socket.SHUT_WR)
 
@@ -106,16 +106,16 @@ def client(broker: Broker) -> Iterator[Client]:
         yield connected
 
 
-# -- our own client -------------------------------------------------------------------------------------------
+# -- well-behaved clients -------------------------------------------------------------------------------------
 
 
-def test_what_is_produced_is_read_and_found_by_time(client: Client) -> None:
+def test_read_produced_records_and_look_up_times(client: Client) -> None:
     records = [Record(key=b"k%d" % n, value=b"v", timestamp_ms=1000 + n) for n in range(10)]
     assert client.produce(ORDERS, encode_batch(records[:4])) == 0
     assert client.produce(ORDERS, encode_batch(records[4:])) == 4
-    data, behind = client.read(ORDERS, 0)
+    data, next_offset = client.read(ORDERS, 0)
     found = [record for at, _ in walk(data) for record in decode_batch(data, at)]
-    assert behind == 10
+    assert next_offset == 10
     assert [(r.key, r.offset) for r in found] == [(r.key, n) for n, r in enumerate(records)]
     assert client.offsets([ORDERS], EARLIEST) == {ORDERS: 0}
     assert client.offsets([ORDERS], LATEST) == {ORDERS: 10}
@@ -123,7 +123,7 @@ def test_what_is_produced_is_read_and_found_by_time(client: Client) -> None:
     assert client.offsets([ORDERS], 2000) == {ORDERS: -1}
 
 
-def test_answers_leave_in_the_order_of_the_requests(broker: Broker, client: Client) -> None:
+def test_responses_have_order_of_requests(broker: Broker, client: Client) -> None:
     with Raw(broker) as raw:
         raw.send(fetch_request("orders", max_wait_ms=300), 11)
         raw.send(MetadataRequest(topics=None), 1)
@@ -131,14 +131,14 @@ def test_answers_leave_in_the_order_of_the_requests(broker: Broker, client: Clie
         assert [struct.unpack_from(">i", raw.receive())[0] for _ in range(3)] == [1, 2, 3]
 
 
-def test_a_waiting_fetch_is_answered_when_records_come(broker: Broker, client: Client) -> None:
+def test_waiting_fetch_responds_when_records_arrive(broker: Broker, client: Client) -> None:
     with Raw(broker) as raw:
         raw.send(fetch_request("orders", max_wait_ms=600_000), 11)
         client.produce(ORDERS, encode_batch([Record(value=b"the one")]))
         assert b"the one" in raw.receive()
 
 
-def test_many_requests_in_flight_are_all_answered(broker: Broker, client: Client) -> None:
+def test_many_requests_in_flight(broker: Broker, client: Client) -> None:
     with Raw(broker) as raw:
         raw.send(fetch_request("orders", max_wait_ms=100), 11)
         for n in range(300):
@@ -147,25 +147,25 @@ def test_many_requests_in_flight_are_all_answered(broker: Broker, client: Client
     assert client.offsets([ORDERS], LATEST) == {ORDERS: 300}
 
 
-def test_without_acks_there_is_no_answer(broker: Broker, client: Client) -> None:
+def test_produce_without_acks_has_no_response(broker: Broker, client: Client) -> None:
     with Raw(broker) as raw:
         raw.send(produce_request("orders", encode_batch([Record(value=b"v")]), acks=0), 8)
         raw.send(MetadataRequest(topics=None), 1)
         assert struct.unpack_from(">i", raw.receive()) == (2,)
 
 
-def test_a_client_from_the_future_is_told_what_we_can_do(broker: Broker) -> None:
+def test_api_versions_of_unknown_version(broker: Broker) -> None:
     with Raw(broker) as raw:
         raw.socket.sendall(struct.pack(">ihhihb", 11, 18, 99, 5, -1, 0))
-        answer = ApiVersionsResponse.decode(raw.receive()[4:], version=0)
-    assert answer.error_code == 35
-    assert {api.api_key: api.max_version for api in answer.api_keys}[18] == APIS[18].version_max
+        response = ApiVersionsResponse.decode(raw.receive()[4:], version=0)
+    assert response.error_code == 35
+    assert {api.api_key: api.max_version for api in response.api_keys}[18] == APIS[18].version_max
 
 
-# -- records that are not right -------------------------------------------------------------------------------
+# -- invalid records ------------------------------------------------------------------------------------------
 
 
-def damaged(batch: bytes) -> bytes:
+def corrupted(batch: bytes) -> bytes:
     return batch[:-1] + bytes([batch[-1] ^ 1])
 
 
@@ -180,7 +180,7 @@ ONE = encode_batch([Record(value=b"v")])
 @pytest.mark.parametrize(
     ("batch", "code"),
     [
-        (damaged(ONE), 2),
+        (corrupted(ONE), 2),
         (ONE[:-1], 2),
         (ONE + b"rest", 2),
         (ONE[:16] + b"\x01" + ONE[17:], 2),
@@ -193,66 +193,64 @@ ONE = encode_batch([Record(value=b"v")])
         (encode_batch([Record(value=b"v" * 1_100_000)]), 10),
     ],
     ids=[
-        "flipped bit", "cut", "bytes behind", "old format", "unknown compression", "empty", "null",
+        "flipped bit", "truncated", "trailing bytes", "old format", "unknown compression", "empty", "null",
         "offsets skipped", "no records", "control batch", "too large",
     ],
 )  # fmt: skip
-def test_records_that_are_not_right_are_refused_and_the_next_are_taken(
+def test_invalid_records_are_refused_and_next_ones_appended(
     broker: Broker, client: Client, batch: bytes, code: int
 ) -> None:
     with Raw(broker) as raw:
         raw.send(produce_request("orders", batch), 8)
-        (answer,) = ProduceResponse.decode(raw.receive()[4:], version=8).responses[0].partition_responses
-        assert answer.error_code == code
+        (response,) = ProduceResponse.decode(raw.receive()[4:], version=8).responses[0].partition_responses
+        assert response.error_code == code
         raw.send(produce_request("orders", ONE), 8)
-        (answer,) = ProduceResponse.decode(raw.receive()[4:], version=8).responses[0].partition_responses
-        assert (answer.error_code, answer.base_offset) == (0, 0)
+        (response,) = ProduceResponse.decode(raw.receive()[4:], version=8).responses[0].partition_responses
+        assert (response.error_code, response.base_offset) == (0, 0)
 
 
 # -- clients that misbehave -----------------------------------------------------------------------------------
 
 
-@given(garbage=st.binary(min_size=1, max_size=300))
+@given(data=st.binary(min_size=1, max_size=300))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_garbage_closes_the_connection_and_hurts_nobody_else(
-    broker: Broker, client: Client, garbage: bytes
-) -> None:
+def test_random_bytes_close_only_their_connection(broker: Broker, client: Client, data: bytes) -> None:
     with Raw(broker) as raw:
-        raw.socket.sendall(garbage)
-        raw.say_no_more()
+        raw.socket.sendall(data)
+        raw.end_stream()
         assert raw.is_closed_by_broker()
     assert client.topics().keys() == {"orders"}
 
 
 @given(key=st.sampled_from([*APIS, 99, -1]), version=st.integers(-1, 20), body=st.binary(max_size=100))
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_senseless_body_is_answered_or_closes_the_connection(
+def test_random_body_gets_response_or_closes_connection(
     broker: Broker, client: Client, key: int, version: int, body: bytes
 ) -> None:
     with Raw(broker) as raw:
         frame = struct.pack(">hhih", key, version, 7, 0) + body
         raw.socket.sendall(struct.pack(">i", len(frame)) + frame)
-        raw.say_no_more()
+        raw.end_stream()
         assert raw.is_closed_by_broker()
     assert "orders" in client.topics(["orders"])
 
 
 @pytest.mark.parametrize("size", [0, -1, -(2**31), FRAME_BYTES_MAX + 1, 2**31 - 1])
-def test_an_impossible_frame_closes_the_connection(broker: Broker, client: Client, size: int) -> None:
+def test_invalid_frame_size_closes_connection(broker: Broker, client: Client, size: int) -> None:
     with Raw(broker) as raw:
         raw.socket.sendall(struct.pack(">i", size))
         assert raw.is_closed_by_broker()
     assert client.topics().keys() == {"orders"}
 
 
-def test_an_http_request_closes_the_connection(broker: Broker, client: Client) -> None:
+def test_http_request_closes_connection(broker: Broker, client: Client) -> None:
     with Raw(broker) as raw:
         raw.socket.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert raw.is_closed_by_broker()
     assert client.topics().keys() == {"orders"}
 
 
-def test_a_client_that_hangs_up_in_the_middle_of_a_frame_hurts_nobody(broker: Broker, client: Client) -> None:
+def test_client_disconnects_within_frame(broker: Broker, client: Client) -> None:
     with Raw(broker) as raw:
         raw.socket.sendall(struct.pack(">i", 1_000_000) + b"x" * 5000)
     assert client.topics().keys() == {"orders"}
@@ -266,22 +264,22 @@ def join_request(group: str, member_id: str = "") -> JoinGroupRequest:
     )  # fmt: skip
 
 
-def test_a_member_that_hangs_up_while_it_waits_does_not_stop_the_group(broker: Broker) -> None:
+def test_member_disconnects_while_joining(broker: Broker) -> None:
     with Raw(broker) as first:
         first.send(join_request("g"), 1)
         first.receive()
         with Raw(broker) as second:
             second.send(join_request("g"), 1)
             second.send(MetadataRequest(topics=None), 1)
-            with Raw(broker) as probe:  # by the time this is answered, the join has been handled
+            with Raw(broker) as probe:  # when this has responded, the join has been handled
                 probe.send(MetadataRequest(topics=None), 1)
                 probe.receive()
-    # Nobody is left. The group must find that out and take in the next.
+    # No member is left. The group has to expire them and accept a new one.
     with Raw(broker) as third:
         third.send(join_request("g"), 1)
         joined = JoinGroupResponse.decode(third.receive()[4:], version=1)
     assert joined.error_code == 0
-    # And time must still go by for other groups.
+    # Members of other groups still expire.
     with Raw(broker) as fourth, Raw(broker) as fifth:
         fourth.send(join_request("other"), 1)
         fourth.receive()
@@ -289,25 +287,23 @@ def test_a_member_that_hangs_up_while_it_waits_does_not_stop_the_group(broker: B
         assert JoinGroupResponse.decode(fifth.receive()[4:], version=1).error_code == 0
 
 
-def test_a_client_that_does_not_read_its_answers_is_not_read_from_and_others_go_on(
-    broker: Broker, client: Client
-) -> None:
+def test_client_that_does_not_read_responses_is_not_read_from(broker: Broker, client: Client) -> None:
     for _ in range(8):
         client.produce(ORDERS, encode_batch([Record(value=b"v" * 1_000_000)]))
     with Raw(broker) as raw:
         raw.socket.settimeout(1.0)
-        asked = 0
+        sent = 0
         try:
             for _ in range(100_000):
                 raw.send(fetch_request("orders", max_wait_ms=0), 11)
-                asked += 1
+                sent += 1
         except TimeoutError:
             pass
-        assert asked < 100_000
+        assert sent < 100_000
         assert client.offsets([ORDERS], LATEST) == {ORDERS: 8}
 
 
-def test_a_broker_stops_while_clients_wait_and_do_not_read(tmp_path: Path) -> None:
+def test_stop_while_clients_wait_or_do_not_read(tmp_path: Path) -> None:
     with Broker(tmp_path / "data") as broker, Client(broker.bootstrap_servers) as client:
         client.create_topic("orders")
         for _ in range(8):
@@ -320,14 +316,14 @@ def test_a_broker_stops_while_clients_wait_and_do_not_read(tmp_path: Path) -> No
             joining.receive()
             broker.stop()
             assert waiting.is_closed_by_broker()
-    gc.collect()  # a task or a socket that was forgotten is complained about here
+    gc.collect()  # reports tasks and sockets that were not closed
 
 
-def test_a_topic_deleted_while_a_producer_waits_for_the_disk_answers_it(broker: Broker, client: Client) -> None:
+def test_delete_topic_while_produce_waits_for_disk(broker: Broker, client: Client) -> None:
     for n in range(20):
         client.create_topic(f"brief-{n}")
         with Raw(broker) as raw:
-            # One packet: the deletion is handled before the disk has answered.
+            # One packet: the deletion is handled before the records are durable.
             for request, version in (
                 (produce_request(f"brief-{n}", encode_batch([Record(value=b"v" * 100_000)])), 8),
                 (DeleteTopicsRequest(topic_names=[f"brief-{n}"], timeout_ms=1000), 3),
@@ -338,7 +334,7 @@ def test_a_topic_deleted_while_a_producer_waits_for_the_disk_answers_it(broker: 
     assert client.topics().keys() == {"orders"}
 
 
-def test_a_fetch_that_waits_for_a_topic_that_is_deleted_is_answered(broker: Broker, client: Client) -> None:
+def test_delete_topic_while_fetch_waits(broker: Broker, client: Client) -> None:
     client.create_topic("brief")
     with Raw(broker) as raw, Raw(broker) as admin:
         raw.send(fetch_request("brief", max_wait_ms=1000), 11)

@@ -1,4 +1,4 @@
-"""Our own client, against our own broker."""
+"""The client, against an embedded broker."""
 
 import pytest
 
@@ -12,12 +12,12 @@ JOBS = TopicPartition("jobs", 0)
 
 
 def values(client: Client) -> list[list[bytes | None]]:
-    """Of each batch."""
+    """Return the values of the records of each batch."""
     data, _ = client.read(JOBS, 0)
-    return [[record.value for record in decode_batch(data, place)] for place, _ in walk(data)]
+    return [[record.value for record in decode_batch(data, position)] for position, _ in walk(data)]
 
 
-def test_records_are_appended_in_batches_as_small_as_the_topic_wants_them(broker: Broker) -> None:
+def test_append_splits_batches_to_size_limit_of_topic(broker: Broker) -> None:
     with Client(broker.bootstrap_servers) as client:
         client.create_topic("jobs", configs={"max.message.bytes": "200"})
         client.append(JOBS, (Record(value=b"%d" % n, timestamp_ms=1) for n in range(50)))
@@ -28,7 +28,7 @@ def test_records_are_appended_in_batches_as_small_as_the_topic_wants_them(broker
             client.append(JOBS, [Record(value=b"x" * 200, timestamp_ms=1)])
 
 
-def test_a_large_record_does_not_keep_small_ones_from_the_log(broker: Broker) -> None:
+def test_append_small_and_large_records(broker: Broker) -> None:
     with Client(broker.bootstrap_servers) as client:
         client.create_topic("jobs")
         sizes = [600_000, 1, 600_000, 1_000_000, 2]

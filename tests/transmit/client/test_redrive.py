@@ -1,4 +1,4 @@
-"""Dead letters come back exactly once, whoever is killed and whoever else tries."""
+"""Dead letters are redriven exactly once, despite kills and concurrent redrives."""
 
 import threading
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
+from headwater.transmit.client.reading import read_records
 from headwater.transmit.client.redrive import (
     Outcome,
     RedriveMarks,
     dead_letter_topics,
     letter_at,
     letters_of,
-    read_records,
     redrive,
 )
 from headwater.transmit.records.batch import encode_batch
@@ -28,11 +28,11 @@ DEAD = TopicPartition("orders.deadletter", 0)
 
 
 class Killed(Exception):
-    """We stop being there, as after kill -9."""
+    """Stands for kill -9."""
 
 
 class MortalClient(Client):
-    """Is killed before or after one of its appends."""
+    """A client that is killed before or after one of its appends."""
 
     def __init__(self, servers: str, *, appends: int, after: bool) -> None:
         super().__init__(servers)
@@ -50,7 +50,7 @@ class MortalClient(Client):
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[str]:
-    """A log with three orders, of which the second has a letter."""
+    """Return the address of a broker with three orders, of which the second has a dead letter."""
     with Broker(tmp_path / "data") as broker:
         with Client(broker.bootstrap_servers) as client:
             client.create_topic("orders", partitions=1)
@@ -72,45 +72,45 @@ def _redrive(client: Client, **options: Any) -> Outcome:
     return outcome
 
 
-def _back(servers: str) -> list[Record]:
+def _redriven(servers: str) -> list[Record]:
     with Client(servers) as client:
         return list(read_records(client, ORDERS, 3))
 
 
-def test_a_letter_becomes_the_record_it_was(servers: str) -> None:
+def test_redriven_record_equals_original(servers: str) -> None:
     with Client(servers) as client:
         assert dead_letter_topics(client) == ["orders.deadletter"]
         outcome = _redrive(client)
-    (record,) = _back(servers)
+    (record,) = _redriven(servers)
     assert (record.key, record.value, record.timestamp_ms, record.offset) == (b"1", b"order 1", 1001, 3)
     assert record.headers == (("from", b"shop"), (REDRIVEN_HEADER, b"orders.deadletter-0@0#1"))
     assert outcome.redrive is not None
     assert (outcome.redrive.offset, outcome.before) == (3, False)
 
 
-def test_a_second_redrive_does_nothing_unless_it_is_wanted(servers: str) -> None:
+def test_second_redrive_requires_again(servers: str) -> None:
     with Client(servers) as client:
-        _redrive(client, value=b"mended")
+        _redrive(client, value=b"corrected")
         second = _redrive(client)
         assert second.redrive is not None
         assert (second.before, second.redrive.offset) == (True, 3)
-        assert [record.value for record in _back(servers)] == [b"mended"]
+        assert [record.value for record in _redriven(servers)] == [b"corrected"]
         _redrive(client, again=True)
-    assert [record.value for record in _back(servers)] == [b"mended", b"order 1"]
+    assert [record.value for record in _redriven(servers)] == [b"corrected", b"order 1"]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("appends", range(3), ids=["begun", "the record", "done"])
-def test_a_kill_neither_doubles_nor_loses(servers: str, appends: int, *, after: bool) -> None:
+def test_killed_redrive_is_completed_once(servers: str, appends: int, *, after: bool) -> None:
     with MortalClient(servers, appends=appends, after=after) as mortal, pytest.raises(Killed):
         _redrive(mortal)
     with Client(servers) as client:
         _redrive(client)
         assert _redrive(client).before
-    assert [record.value for record in _back(servers)] == [b"order 1"]
+    assert [record.value for record in _redriven(servers)] == [b"order 1"]
 
 
-def test_two_at_the_same_time_append_one_record(servers: str) -> None:
+def test_concurrent_redrives_append_one_record(servers: str) -> None:
     barrier = threading.Barrier(4)
 
     def work() -> None:
@@ -123,10 +123,10 @@ def test_two_at_the_same_time_append_one_record(servers: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [record.value for record in _back(servers)] == [b"order 1"]
+    assert [record.value for record in _redriven(servers)] == [b"order 1"]
 
 
-def test_letters_at_the_same_place_in_a_topic_made_anew_are_others(servers: str) -> None:
+def test_letter_in_recreated_topic(servers: str) -> None:
     from headwater.transmit.client.topics import delete_topic
 
     with Client(servers) as client:
@@ -138,8 +138,8 @@ def test_letters_at_the_same_place_in_a_topic_made_anew_are_others(servers: str)
         (letter,) = letters_of(client, DEAD.topic)
         assert (letter.query, letter.origin_offset) == ("revenue", 2)
         assert not _redrive(client).before
-    *_, record = _back(servers)
-    # It is not what stands at the origin's offset, so nothing is taken from there; and one view alone reads it.
+    *_, record = _redriven(servers)
+    # The letter is not about the record at the origin's offset, so it adds no headers; only one view reads it.
     assert (record.value, dict(record.headers).get("from"), dict(record.headers)[ONLY_HEADER]) == (
         b"another", None, b"revenue",
     )  # fmt: skip

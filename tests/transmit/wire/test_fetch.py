@@ -1,24 +1,25 @@
-"""Fetch, as kafka-python writes the request and reads the response."""
+"""Fetch requests written by kafka-python, and Fetch responses read by it."""
 
 import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.consumer import FetchRequest, FetchResponse
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.consumer import FetchResponse as KafkaFetchResponse
 
 from headwater.errors import InvalidError
-from headwater.transmit.wire.fetch import FetchAnswer, PartitionAnswer, TopicAnswer, read_fetch, write_fetch
+from headwater.transmit.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse, read_fetch, write_fetch
 
 VERSIONS = range(4, 19)
 INT32 = st.integers(0, 2**31 - 1)
 INT64 = st.integers(-1, 2**63 - 1)
 NAMES = st.text("abc.-_", min_size=1, max_size=249)
-ASKED = st.lists(st.tuples(NAMES, st.uuids(), st.lists(st.tuples(INT32, INT64, INT32), max_size=4)), max_size=3)
+TOPICS = st.lists(st.tuples(NAMES, st.uuids(), st.lists(st.tuples(INT32, INT64, INT32), max_size=4)), max_size=3)
 FORGOTTEN = st.lists(st.tuples(NAMES, st.uuids(), st.lists(INT32, max_size=4)), max_size=3)
 PARTITIONS = st.lists(
     st.builds(
-        PartitionAnswer,
+        FetchedPartition,
         partition=INT32,
         error=st.sampled_from([0, 1, 3, 100]),
         high_watermark=INT64,
@@ -61,8 +62,8 @@ def encode(version: int, topics: list, forgotten: list, *, session: tuple[int, i
     return bytes(request.encode(version=version))
 
 
-@given(st.sampled_from(VERSIONS), ASKED, FORGOTTEN, st.tuples(INT32, st.integers(-1, 2**31 - 1)))
-def test_what_kafka_python_asks_is_read(
+@given(st.sampled_from(VERSIONS), TOPICS, FORGOTTEN, st.tuples(INT32, st.integers(-1, 2**31 - 1)))
+def test_read_request_of_kafka_python(
     version: int, topics: list, forgotten: list, session: tuple[int, int]
 ) -> None:
     body = encode(version, topics, forgotten, session=session)
@@ -79,7 +80,7 @@ def test_what_kafka_python_asks_is_read(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_request_that_is_cut_anywhere_is_invalid(version: int) -> None:
+def test_truncated_request_is_invalid(version: int) -> None:
     body = encode(version, [("orders", uuid.uuid4(), [(0, 5, 100)])], [("old", uuid.uuid4(), [1])])
     for length in range(len(body)):
         with pytest.raises(InvalidError):
@@ -87,9 +88,9 @@ def test_a_request_that_is_cut_anywhere_is_invalid(version: int) -> None:
 
 
 @given(st.sampled_from(VERSIONS), st.binary(max_size=100))
-def test_garbage_is_read_or_invalid(version: int, garbage: bytes) -> None:
+def test_random_bytes_are_read_or_invalid(version: int, data: bytes) -> None:
     try:
-        read_fetch(memoryview(garbage), 0, version)
+        read_fetch(memoryview(data), 0, version)
     except InvalidError as error:
         assert str(version) in str(error)
 
@@ -98,29 +99,27 @@ def test_garbage_is_read_or_invalid(version: int, garbage: bytes) -> None:
 
 
 @given(st.sampled_from(VERSIONS), st.data(), st.sampled_from([0, 70]), INT32)
-def test_what_we_write_is_read_by_kafka_python(
-    version: int, data: st.DataObject, error: int, session: int
-) -> None:
+def test_kafka_python_reads_response(version: int, data: st.DataObject, error: int, session: int) -> None:
     kind = st.uuids() if version >= 13 else NAMES
-    topics = data.draw(st.lists(st.builds(TopicAnswer, topic=kind, partitions=PARTITIONS), max_size=3))
-    body = b"".join(write_fetch(version, FetchAnswer(topics, error, session)))
-    response = FetchResponse.decode(body, version=version)
+    topics = data.draw(st.lists(st.builds(FetchedTopic, topic=kind, partitions=PARTITIONS), max_size=3))
+    body = b"".join(write_fetch(version, FetchResponse(topics, error, session)))
+    response = KafkaFetchResponse.decode(body, version=version)
     assert response.throttle_time_ms == 0
     if version >= 7:
         assert (response.error_code, response.session_id) == (error, session)
     assert len(response.responses) == len(topics)
     for found, topic in zip(response.responses, topics, strict=True):
         assert (found.topic_id if version >= 13 else found.topic) == topic.topic
-        for partition, answer in zip(found.partitions, topic.partitions, strict=True):
-            assert partition.partition_index == answer.partition
-            assert partition.error_code == answer.error
-            assert partition.high_watermark == answer.high_watermark
-            assert partition.last_stable_offset == answer.last_stable_offset
+        for partition, written in zip(found.partitions, topic.partitions, strict=True):
+            assert partition.partition_index == written.partition
+            assert partition.error_code == written.error
+            assert partition.high_watermark == written.high_watermark
+            assert partition.last_stable_offset == written.last_stable_offset
             aborted = [(a.producer_id, a.first_offset) for a in partition.aborted_transactions]
-            assert aborted == answer.aborted
-            assert bytes(partition.records) == answer.records
+            assert aborted == written.aborted
+            assert bytes(partition.records) == written.records
             if version >= 5:
-                assert partition.log_start_offset == answer.log_start_offset
+                assert partition.log_start_offset == written.log_start_offset
             if version >= 11:
                 assert partition.preferred_read_replica == -1
-    assert bytes(response.encode()) == body  # nothing is left behind
+    assert bytes(response.encode()) == body  # no bytes are left over

@@ -16,7 +16,7 @@ KNOWN_TO_KAFKA_PYTHON = [
 
 
 @pytest.mark.parametrize(("key", "version"), KNOWN_TO_KAFKA_PYTHON)
-def test_the_header_of_every_request_we_list_is_read(key: int, version: int) -> None:
+def test_read_header_of_every_listed_request(key: int, version: int) -> None:
     request = APIS[key].request()
     request.API_VERSION = version
     request.with_header(correlation_id=2**31 - 1, client_id="klänt")
@@ -28,34 +28,34 @@ def test_the_header_of_every_request_we_list_is_read(key: int, version: int) -> 
     assert frame[header.body_at :] == body
 
 
-def test_every_version_we_list_is_known_to_the_classes_but_for_the_oldest_produce() -> None:
+def test_kafka_python_has_every_listed_version_except_oldest_produce() -> None:
     assert [row for row in EVERY_VERSION if row not in KNOWN_TO_KAFKA_PYTHON] == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_a_client_without_a_name_is_read() -> None:
+def test_read_header_without_client_id() -> None:
     header = read_request_header(bytearray(b"\x00\x03\x00\x01\x00\x00\x00\x05\xff\xff"), is_flexible=is_flexible)
     assert (header.client_id, header.body_at) == ("", 10)
 
 
 @given(st.binary(max_size=60))
-def test_garbage_is_read_or_invalid(garbage: bytes) -> None:
+def test_random_bytes_are_read_or_invalid(data: bytes) -> None:
     try:
-        read_request_header(bytearray(garbage), is_flexible=is_flexible)
+        read_request_header(bytearray(data), is_flexible=is_flexible)
     except InvalidError as error:
         assert "not a Kafka request" in str(error)
 
 
-def test_a_header_with_endless_tags_is_invalid() -> None:
+def test_header_with_endless_tags_is_invalid() -> None:
     frame = b"\x00\x12\x00\x03\x00\x00\x00\x05\xff\xff" + b"\xff" * 1000
     with pytest.raises(InvalidError):
         read_request_header(bytearray(frame), is_flexible=is_flexible)
 
 
-def test_tagged_fields_are_stepped_over() -> None:
+def test_skip_tagged_fields() -> None:
     tags = b"\x02" + b"\x00\x03abc" + b"\x05\x00"
     assert skip_tags(bytearray(b"??" + tags + b"!"), 2) == 2 + len(tags)
 
 
-def test_a_flexible_response_has_room_for_tags() -> None:
+def test_flexible_response_header_has_tags() -> None:
     assert response_header(258, flexible=False) == b"\x00\x00\x01\x02"
     assert response_header(258, flexible=True) == b"\x00\x00\x01\x02\x00"

@@ -63,7 +63,7 @@ def rebuild(
         return
     _check_name(name, views)
     generations = Generations(store)
-    generation = generations.ask_rebuild(name)
+    generation = generations.request_rebuild(name)
     if not _is_running(data):
         print(f"view {name} will be rebuilt when the app runs next; until then it stays as it is")
         return

@@ -38,7 +38,7 @@ from headwater.serve.live.subscriptions import Hub
 from headwater.serve.openapi import document
 from headwater.store.facts import FACTS_KEPT, FactKind
 from headwater.store.shapes import ViewShape
-from headwater.store.subscription import standing_at
+from headwater.store.subscription import resume_position
 
 __all__ = ["ApiContext", "create_app"]
 
@@ -178,7 +178,7 @@ async def _subscribe(request: Request) -> Response:
     shape = await run_in_threadpool(_shape, request)
     token = request.headers.get("last-event-id", request.query_params.get("token"))
     # An invalid token must raise InvalidError here: a started stream can no longer become an error response.
-    await run_in_threadpool(standing_at, _sources(request).views, token)
+    await run_in_threadpool(resume_position, _sources(request).views, token)
     return _event_stream(request.app.state.hub.subscribe(shape.name, token))
 
 

@@ -21,7 +21,7 @@ from anyio.to_thread import run_sync
 
 from headwater.errors import HeadwaterError
 from headwater.serve.live.events import KEEP_ALIVE, KEEP_ALIVE_S, RETRY, describe_change, encode_event, encode_json
-from headwater.store.subscription import Event, EventKind, SubscriberPosition, next_events, standing_at
+from headwater.store.subscription import Event, EventKind, SubscriberPosition, next_events, resume_position
 from headwater.store.views import ViewStore
 
 POLL_S = 0.05
@@ -114,7 +114,7 @@ class Hub:
     async def subscribe(self, view: str, token: str | None) -> AsyncIterator[bytes]:
         """Yield the events of a subscription until the server closes; the token must be valid."""
         yield RETRY
-        standing = await run_sync(standing_at, self._store, token)
+        standing = await run_sync(resume_position, self._store, token)
         feed: Feed | None = None
         try:
             while not self._closing.is_set():

@@ -1,6 +1,6 @@
 """The PostgreSQL sink.
 
-sink   stage, merge and record progress in one transaction
+sink   stages and merges rows and records progress, in one transaction
 table  the target table and the statements on it
 copy   rows as CSV for COPY
 """

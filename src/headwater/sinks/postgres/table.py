@@ -9,7 +9,14 @@ import pyarrow as pa
 
 from headwater.errors import InvalidError
 from headwater.sink import Stream
-from headwater.sinks.net_changes import check_changes_have_key
+from headwater.sinks.stream_checks import (
+    ColumnType,
+    ExistingColumn,
+    check_changes_have_key,
+    check_columns,
+    check_types,
+    no_unique_index,
+)
 
 if TYPE_CHECKING:
     from psycopg.sql import Composed
@@ -17,12 +24,12 @@ if TYPE_CHECKING:
 PROGRESS = "headwater_progress"
 _NAME = re.compile(r"[^.\"\x00]+")
 _NULLS_SINCE = _MERGE_SINCE = 150000
-"""The server's versions from which a unique index can take nulls for equal, and from which there is MERGE."""
+"""The server version that added `nulls not distinct` to unique indexes, and MERGE."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table's name with its schema; without one it is the first of the search path."""
+    """The name of a table and its schema; without a schema the search path decides."""
 
     schema: str | None
     name: str
@@ -42,10 +49,10 @@ class TableName:
 
 
 def parse_name(text: str) -> TableName:
-    """Read `table` or `schema.table`."""
+    """Parse `table` or `schema.table`."""
     parts = text.split(".")
     if len(parts) > 2 or not all(_NAME.fullmatch(part) and len(part.encode()) <= 63 for part in parts):
-        raise InvalidError(f"cannot take {text!r} for a table: write 'table' or 'schema.table'")
+        raise InvalidError(f"cannot use {text!r} as a table name: expected 'table' or 'schema.table'")
     return TableName(parts[0] if len(parts) == 2 else None, parts[-1])
 
 
@@ -56,16 +63,17 @@ _TEXTS = ("text", "varchar", "bpchar", "citext", "name", "uuid", "json", "jsonb"
 _INTEGERS = ("int2", "int4", "int8", "numeric")
 
 
-def column_type(kind: pa.DataType) -> tuple[str, tuple[str, ...]] | None:
-    """The type that a new column gets, and the names of those that an existing one may have; None for no type."""
+def column_type(kind: pa.DataType) -> ColumnType | None:
+    """Return the column type for an Arrow type; None if there is none."""
     is_ = pa.types
     if is_.is_decimal(kind):
-        return f"numeric({kind.precision}, {kind.scale})", ("numeric",)
+        return ColumnType(f"numeric({kind.precision}, {kind.scale})", ("numeric",))
     if is_.is_timestamp(kind):
-        return ("timestamptz", ("timestamptz",)) if kind.tz else ("timestamp", ("timestamp",))
+        name = "timestamptz" if kind.tz else "timestamp"
+        return ColumnType(name, (name,))
     if is_.is_nested(kind):
-        return "jsonb", ("jsonb", "json", "text", "varchar")
-    for matches, new, existing in (
+        return ColumnType("jsonb", ("jsonb", "json", "text", "varchar"))
+    for matches, new, accepted in (
         (is_.is_string(kind) or is_.is_large_string(kind), "text", _TEXTS),
         (kind in (pa.int8(), pa.int16()), "smallint", _INTEGERS),
         (kind == pa.int32(), "integer", _INTEGERS[1:]),
@@ -77,23 +85,17 @@ def column_type(kind: pa.DataType) -> tuple[str, tuple[str, ...]] | None:
         (is_.is_binary(kind) or is_.is_large_binary(kind), "bytea", ("bytea",)),
     ):
         if matches:
-            return new, existing
+            return ColumnType(new, accepted)
     return None
 
 
 def check_stream(stream: Stream, table: str) -> None:
-    """Raise an InvalidError for what no table could hold."""
+    """Raise InvalidError for a stream that no PostgreSQL table can hold."""
     attempt = f"cannot write {stream.query!r} to table {table!r}"
-    for field in stream.schema:
-        if column_type(field.type) is None:
-            raise InvalidError(
-                f"{attempt}: column {field.name!r} is {field.type}, for which PostgreSQL has no type here",
-                hint=f"cast it in {stream.query!r}, to a string for instance",
-            )
-        if len(field.name.encode()) > 63:
-            raise InvalidError(
-                f"{attempt}: the name of column {field.name!r} is longer than PostgreSQL's 63 bytes"
-            )
+    check_types(stream, attempt, column_type, "PostgreSQL")
+    for name in stream.schema.names:
+        if len(name.encode()) > 63:
+            raise InvalidError(f"{attempt}: the name of column {name!r} is longer than PostgreSQL's 63 bytes")
     check_changes_have_key(stream, attempt)
 
 
@@ -120,7 +122,7 @@ def _same(text: str, names: Sequence[str]) -> "Composed":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
-    """A table that was made or checked, and what can be done to it."""
+    """A table that was created or checked, and the statements on it."""
 
     target: TableName
     columns: tuple[str, ...]
@@ -152,7 +154,7 @@ class TableShape:
         )
 
     def upsert_staged(self, stage: str, *, nulls: bool) -> "Composed":
-        """Put the staged rows: by MERGE, which joins, or else by a look into the index for each."""
+        """Upsert the staged rows: with MERGE, which joins, or else by an index lookup for each row."""
         return self._insert_staged(stage) if nulls or not self.has_merge else self._merge_staged(stage)
 
     def _merge_staged(self, stage: str) -> "Composed":
@@ -189,7 +191,7 @@ class TableShape:
     def delete_staged(self, stage: str, *, nulls: bool) -> "Composed":
         from psycopg import sql
 
-        # The index of the key is used for `=` only.
+        # PostgreSQL uses the index on the key for `=` only.
         same = "d.{name} is not distinct from t.{name}" if nulls else "d.{name} = t.{name}"
         return _sql(
             "delete from {table} t using pg_temp.{stage} d where {same}",
@@ -200,7 +202,7 @@ class TableShape:
 
 
 def make_stage(stage: str, target: TableName, columns: Sequence[str]) -> "Composed":
-    """A table of this connection's own, emptied by each commit, with the types of the target's columns."""
+    """Create a temporary table with the types of the target's columns, emptied by each commit."""
     from psycopg import sql
 
     return _sql(
@@ -222,7 +224,7 @@ def copy_stage(stage: str, columns: Sequence[str]) -> "Composed":
 
 
 def raise_epoch(target: TableName) -> "Composed":
-    """Waits for a commit that is under way, and makes every writer from before a stranger."""
+    """Raise the epoch, which waits for a commit in progress and fences every earlier writer."""
     return _sql(
         "insert into {progress} as known (target, query, epoch) values (%(target)s, %(query)s, 1) "
         "on conflict (target) do update set epoch = known.epoch + 1 returning query, epoch, run",
@@ -230,11 +232,11 @@ def raise_epoch(target: TableName) -> "Composed":
     )
 
 
-# -- making and checking --------------------------------------------------------------------------------------
+# -- creating and checking ------------------------------------------------------------------------------------
 
 
 def resolve(connection: Any, target: TableName) -> TableName:
-    """The name with its schema: that of the table that is meant, or the one where a new table would go."""
+    """Return the name with its schema: the schema of the existing table, or the one for a new table."""
     if target.schema is not None:
         return target
     found = connection.execute(
@@ -245,13 +247,14 @@ def resolve(connection: Any, target: TableName) -> TableName:
     (schema,) = found or connection.execute("select current_schema()").fetchone()
     if schema is None:
         raise InvalidError(
-            f"cannot tell in which schema table {target} is: the search path names none that exists"
+            f"cannot find the schema of table {target}: the search path names no schema that exists",
+            hint="name the schema, as in 'schema.table'",
         )
     return TableName(schema, target.name)
 
 
 def ensure_progress(connection: Any, target: TableName) -> None:
-    """Make the table of progress; who may not create tables uses one that is there."""
+    """Create the progress table unless it exists, so that a role without the right to create tables can write."""
     found = connection.execute("select to_regclass(%s)", (target.progress.sql.as_string(connection),)).fetchone()
     if found[0] is not None:
         return
@@ -266,8 +269,7 @@ def ensure_progress(connection: Any, target: TableName) -> None:
 
 
 def ensure_table(connection: Any, stream: Stream, target: TableName) -> tuple[TableShape, bool]:
-    """Make the table or check that the stream fits the one that is there; and whether it is new."""
-    columns = tuple(stream.schema.names)
+    """Create the table, or check that the stream fits the existing one; also return whether it is new."""
     found = connection.execute(
         "select a.attname, t.typname, a.attnotnull and not a.atthasdef and a.attidentity = '' "
         "from pg_attribute a join pg_type t on t.oid = a.atttypid "
@@ -276,16 +278,15 @@ def ensure_table(connection: Any, stream: Stream, target: TableName) -> tuple[Ta
     ).fetchall()
     version = connection.info.server_version
     if found:
-        _check_columns(
-            stream, target, {name: kind for name, kind, _ in found}, [n for n, _, must in found if must]
-        )
-        nulls_are_equal = _check_key(connection, stream, target) if stream.key else True
+        attempt = f"cannot write {stream.query!r} to table {target}"
+        check_columns(stream, attempt, column_type, [ExistingColumn(*column) for column in found])
+        nulls_are_equal = _check_key(connection, stream, target, attempt) if stream.key else True
     else:
         nulls_are_equal = version >= _NULLS_SINCE
         _create(connection, stream, target, nulls_are_equal=nulls_are_equal)
     shape = TableShape(
         target=target,
-        columns=columns,
+        columns=tuple(stream.schema.names),
         key=stream.key,
         nulls_are_equal=nulls_are_equal,
         has_merge=version >= _MERGE_SINCE,
@@ -298,38 +299,17 @@ def _create(connection: Any, stream: Stream, target: TableName, *, nulls_are_equ
 
     parts = []
     for column in stream.schema:
-        types = column_type(column.type)
-        assert types is not None  # check_stream has looked
-        parts.append(_sql("{name} {kind}", name=sql.Identifier(column.name), kind=sql.SQL(types[0])))
+        kind = column_type(column.type)
+        assert kind is not None  # check_stream has passed
+        parts.append(_sql("{name} {kind}", name=sql.Identifier(column.name), kind=sql.SQL(kind.name)))
     if stream.key:
         nulls = "unique nulls not distinct" if nulls_are_equal else "unique"
         parts.append(_sql("{nulls} ({key})", nulls=sql.SQL(nulls), key=_names(stream.key)))
     connection.execute(_sql("create table {table} ({parts})", table=target.sql, parts=sql.SQL(", ").join(parts)))
 
 
-def _check_columns(stream: Stream, target: TableName, types: dict[str, str], must: list[str]) -> None:
-    wrong = []
-    for column in stream.schema:
-        known = column_type(column.type)
-        assert known is not None  # check_stream has looked
-        if column.name not in types:
-            wrong.append(f"it has no column {column.name!r} ({known[0]})")
-        elif types[column.name] not in known[1]:
-            wrong.append(f"its column {column.name!r} is {types[column.name]}, the rows have {known[0]}")
-    wrong += [
-        f"its column {name!r} must not be null and the rows have no such column"
-        for name in must
-        if name not in stream.schema.names
-    ]
-    if wrong:
-        raise InvalidError(
-            f"cannot write {stream.query!r} to table {target}: {'; '.join(wrong)}",
-            hint="alter the table, name another one, or drop it to have it made anew",
-        )
-
-
-def _check_key(connection: Any, stream: Stream, target: TableName) -> bool:
-    """Find the unique index over just these columns; True if nulls are equal there, or cannot be."""
+def _check_key(connection: Any, stream: Stream, target: TableName, attempt: str) -> bool:
+    """Find the unique index over exactly the key columns; return whether it treats nulls as equal or has none."""
     equal = "i.indnullsnotdistinct" if connection.info.server_version >= _NULLS_SINCE else "false"
     found = connection.execute(
         f"select i.indisprimary or {equal}, array_agg(a.attname::text), bool_and(a.attnotnull) from pg_index i "
@@ -338,36 +318,27 @@ def _check_key(connection: Any, stream: Stream, target: TableName) -> bool:
         f"group by i.indexrelid, i.indisprimary, {equal}",
         (target.sql.as_string(connection),),
     ).fetchall()
-    fitting = [equal or never for equal, names, never in found if sorted(names) == sorted(stream.key)]
+    fitting = [equal or never_null for equal, names, never_null in found if sorted(names) == sorted(stream.key)]
     if not fitting:
-        keys = ", ".join(f"({', '.join(names)})" for _, names, _ in found) or "none"
-        raise InvalidError(
-            f"cannot write {stream.query!r} to table {target}: its key is ({', '.join(stream.key)}), and the "
-            f"table has no unique index on that; it has {keys}",
-            hint="create such an index, or name another table",
-        )
+        raise no_unique_index(stream, attempt, [names for _, names, _ in found])
     return any(fitting)
 
 
-def check_empty(connection: Any, stream: Stream, target: TableName) -> None:
-    """Rows that no batch of the query has brought would be lost with its next new run."""
-    if connection.execute(_sql("select exists (select from {table})", table=target.sql)).fetchone()[0]:
-        raise InvalidError(
-            f"cannot write {stream.query!r} to table {target}: it has rows that {target.progress} does not know",
-            hint="empty the table, name another one, or bring the progress back with the rows it belongs to",
-        )
+def has_rows(connection: Any, target: TableName) -> bool:
+    """Return whether the table has any rows."""
+    return bool(connection.execute(_sql("select exists (select from {table})", table=target.sql)).fetchone()[0])
 
 
-def in_order(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The rows by key, as far as Arrow can order it: so the server goes through its index once."""
+def sort_by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Sort rows by the key columns that Arrow can order, so that the server scans its index once."""
     plain = [name for name in key if not pa.types.is_nested(rows.schema.field(name).type)]
     return rows.sort_by([(name, "ascending") for name in plain]) if plain else rows
 
 
-def null_keys(rows: pa.Table, key: Sequence[str]) -> dict[str, Any] | None:
-    """A row with a null in its key, if there is one."""
+def find_null_key(rows: pa.Table, key: Sequence[str]) -> dict[str, Any] | None:
+    """Return the first row with a null in a key column; None if there is none."""
     for name in key:
         if rows.column(name).null_count:
-            place = rows.column(name).is_null().index(True).as_py()
-            return dict(rows.slice(place, 1).to_pylist()[0])
+            index = rows.column(name).is_null().index(True).as_py()
+            return dict(rows.slice(index, 1).to_pylist()[0])
     return None

@@ -111,7 +111,7 @@ class ExternalSink:
         if table.num_rows:
             self._write(self._batch(table))
         if late_rows:
-            self._store.note_late(self._delivery.name, late_rows, run=run, batch=batch)
+            self._store.record_late(self._delivery.name, late_rows, run=run, batch=batch)
         _report_operators(self._delivery, self._spool, self._report, run, batch)
 
     def rehearse(self, rows: DataFrame) -> None:

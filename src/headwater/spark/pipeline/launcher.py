@@ -212,7 +212,7 @@ def _check_store(store: ViewStore, view: View, checkpoint: Path) -> None:
     if last_done(checkpoint) >= 0 and (progress is None or progress.run != run_of(checkpoint)):
         raise ConflictError(
             f"cannot continue view {view.name!r}: its checkpoint is ahead of the store at "
-            f"{store.reading().place}: the missing batches were written to a different store",
+            f"{store.reading().location}: the missing batches were written to a different store",
             hint=f"use the store that has them, or recompute the view: headwater rebuild {view.name} --from start",
         )
 

@@ -28,7 +28,8 @@ from headwater.spark.source.exclusions import Exclusions
 from headwater.spark.source.offsets import Range, from_json
 from headwater.store.generations import Starting
 from headwater.transmit.client.client import EARLIEST, Client
-from headwater.transmit.client.redrive import KEPT, record_at
+from headwater.transmit.client.reading import record_at
+from headwater.transmit.client.redrive import KEPT
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.records.dead_letters import dead_letter_headers
 

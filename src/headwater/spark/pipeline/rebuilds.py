@@ -83,7 +83,7 @@ class Rebuilds:
             self._launcher.start_view(replace(view, name=generation.name), generation)
         except ConflictError:  # The app's definition has changed since the rebuild began: begin a new one.
             self._drop(generation)
-            self._generations.ask_rebuild(view.name)
+            self._generations.request_rebuild(view.name)
 
     def _drop(self, generation: Generation) -> None:
         self._generations.drop_rebuild(generation.query)

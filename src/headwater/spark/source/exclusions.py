@@ -18,7 +18,7 @@ from headwater.app import Query, Topic
 from headwater.record import TopicPartition
 from headwater.spark.source.offsets import Excluded
 from headwater.transmit.client.client import LATEST, Client
-from headwater.transmit.client.redrive import read_records
+from headwater.transmit.client.reading import read_records
 from headwater.transmit.records.batch import Buffer, decode_batch, walk
 from headwater.transmit.records.dead_letters import ONLY_HEADER, read_dead_letter
 

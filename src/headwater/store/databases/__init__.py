@@ -1,6 +1,6 @@
 """The databases that can hold a store.
 
-engine           the interface that the store needs
+engine           the interface of a database
 sqlite, postgres its two implementations
 sqlite_errors    transient SQLite errors as `UnavailableError`
 """

@@ -1,9 +1,9 @@
-"""What the store asks of a database, so that the same statements run on SQLite and on PostgreSQL.
+"""The interface of a database, so that the same statements run on SQLite and on PostgreSQL.
 
-Statements are written with `?` for values and with what both have: `on conflict`, `nulls first`, text that is
-compared byte by byte. What they do differently is a `Dialect`: types, JSON, and words that are searched.
+Statements use `?` for parameters and only features of both databases: `on conflict`, `nulls first`, text that is
+compared byte by byte. A `Dialect` has the differences: types, JSON, and text search.
 
-A place is a path, of an SQLite file, or an address that begins with `postgresql://`.
+A location is the path of an SQLite file, or an address that begins with `postgresql://`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,40 +17,40 @@ ADDRESSES = ("postgresql://", "postgres://")
 
 @dataclass(frozen=True, slots=True)
 class SearchMatch:
-    """How rows are found by words: what to join to the rows `v`, the condition, and how well a row fits."""
+    """The SQL of a text search: the join to the rows `v`, the condition, and the relevance of a row."""
 
     join: str
     condition: str
     relevance: str
-    """Greatest first."""
+    """Higher is better."""
     parameter: str
 
 
 class Dialect(Protocol):
-    """Where the databases differ."""
+    """The differences between the databases."""
 
     @property
     def table_options(self) -> str:
-        """Behind `create table (...)`."""
+        """The options after `create table (...)`."""
 
     @property
     def key_type(self) -> str:
-        """The type of text that is compared byte by byte."""
+        """The type for text that is compared byte by byte."""
 
     def column_type(self, kind: str) -> str:
-        """The type of a column for what Spark calls `kind`; see `columns` for what is kept."""
+        """Return the column type for a Spark type; `columns` describes the stored values."""
 
     def real(self, expression: str) -> str:
-        """A number out of text."""
+        """Convert text to a number."""
 
     def field(self, expression: str, path: Sequence[str], kind: str) -> str:
-        """A field of a nested value that is kept as JSON."""
+        """Extract a field of a nested value that is stored as JSON."""
 
     def element(self, expression: str, number: int, kind: str) -> str:
-        """A value out of a row that is kept as a JSON list."""
+        """Extract a value of a row that is stored as a JSON list."""
 
     def index_part(self, expression: str) -> str:
-        """An expression in `create index`, in the order in which rows are read."""
+        """Return an expression for `create index`, in the order in which rows are read."""
 
     def create_search(self, db: "Db", tag: str) -> None: ...
 
@@ -59,7 +59,7 @@ class Dialect(Protocol):
     def empty_search(self, db: "Db", tag: str) -> None: ...
 
     def put_search(self, db: "Db", tag: str, words: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Note the words of rows, by key, in the place of those that were noted."""
+        """Index the words of rows by key, replacing earlier ones."""
 
     def remove_search(self, db: "Db", tag: str, keys: Sequence[str]) -> None: ...
 
@@ -67,7 +67,7 @@ class Dialect(Protocol):
 
 
 class SearchQuery(Protocol):
-    """What is searched for, in both languages."""
+    """A text search in the query languages of both databases."""
 
     @property
     def fts5(self) -> str: ...
@@ -77,53 +77,53 @@ class SearchQuery(Protocol):
 
 
 class Db(Protocol):
-    """A connection, inside a transaction or not."""
+    """A connection, in a transaction or not."""
 
     @property
     def dialect(self) -> Dialect: ...
 
     @property
-    def place(self) -> str:
-        """What messages call it."""
+    def location(self) -> str:
+        """The database, for messages."""
 
     def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Any:
-        """Rows as tuples: `fetchone`, `fetchall`, or iterate."""
+        """Return a cursor over tuples: `fetchone`, `fetchall`, or iterate."""
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> Any: ...
 
 
 class Database(Protocol):
-    """Where views are kept. Thread-safe; one writer at a time."""
+    """A database of views. Thread-safe; one writer at a time."""
 
     def has_views(self) -> bool:
-        """Whether the tables are there."""
+        """Return whether the tables exist."""
 
     def reading(self) -> Db:
-        """To read one statement at a time."""
+        """Return a connection for single reading statements."""
 
     def snapshot(self) -> AbstractContextManager[Db]:
-        """To read with several statements what was there at one moment."""
+        """Run several reading statements on one snapshot."""
 
     def writing(self) -> AbstractContextManager[Db]:
-        """A transaction that is committed at the end; other writers wait."""
+        """Run a transaction that is committed at the end; other writers wait."""
 
-    def take_over(self, app: str) -> None:
-        """Make every other one that writes for an app a stranger, where there can be such."""
+    def claim(self, app: str) -> None:
+        """Fence every other writer; raises ConflictError if the views belong to another app."""
 
     def close(self) -> None: ...
 
 
-def is_address(place: Path | str) -> bool:
-    """Whether a place is a server's."""
-    return isinstance(place, str) and place.startswith(ADDRESSES)
+def is_address(location: Path | str) -> bool:
+    """Return whether a location is the address of a server."""
+    return isinstance(location, str) and location.startswith(ADDRESSES)
 
 
-def open_database(place: Path | str, *, read_only: bool = False) -> Database:
-    """The database at a place."""
-    if is_address(place):
+def open_database(location: Path | str, *, read_only: bool = False) -> Database:
+    """Open the database at a location."""
+    if is_address(location):
         from headwater.store.databases.postgres import PostgresDatabase
 
-        return PostgresDatabase(str(place), read_only=read_only)
+        return PostgresDatabase(str(location), read_only=read_only)
     from headwater.store.databases.sqlite import SqliteDatabase
 
-    return SqliteDatabase(Path(place), read_only=read_only)
+    return SqliteDatabase(Path(location), read_only=read_only)

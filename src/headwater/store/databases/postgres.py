@@ -1,16 +1,16 @@
-"""Views in a schema of PostgreSQL, with the same behaviour as in a file.
+"""Views in a schema of a PostgreSQL database, with the same behaviour as in an SQLite file.
 
     postgresql://shop@db/shop                  in the schema `headwater`
     postgresql://shop@db/shop?schema=orders    in another one, for a second app in the same database
 
-Values are kept as in SQLite (`columns`), text compared byte by byte (collation "C"); so rows compare the same and
-come in the same order. Words are beside the rows, as a tsvector with an index:
+Values are stored as in SQLite (`columns`) and text is compared byte by byte (collation "C"), so comparisons and
+orders are the same. The search index is a table with a tsvector:
 
     search_<tag>    _key, words
 
-Who writes holds the one row of `headwater_store` until the commit, so there is one writer at a time, on whatever
-machine. An app that runs raises the epoch in that row first; another that thinks it is the one finds that it is
-not (`take_over`). Thread-safe: each transaction has a connection for itself.
+A writer locks the one row of `headwater_store` until the commit, so there is one writer at a time across machines.
+An app raises the epoch in that row when it starts, which fences earlier writers (`claim`). Thread-safe: each
+transaction has its own connection.
 """
 
 import math
@@ -24,22 +24,22 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from headwater.errors import ConflictError, InvalidError
 from headwater.postgresql import connect, explained
+from headwater.sql_names import quote
 from headwater.store.databases.engine import Db, SearchMatch, SearchQuery
-from headwater.store.statements import quote
 
 if TYPE_CHECKING:
     import psycopg
 
 SCHEMA = "headwater"
 IDLE_MAX = 8
-"""Connections that are kept for the next one; an app's readers are threads that come and go."""
+"""Number of idle connections to keep; readers are short-lived threads."""
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint", "boolean")
 _MARKS = re.compile(r'"(?:[^"]|"")*"|\'(?:[^\']|\'\')*\'|[?%]')
 
 
 class PostgresDialect:
-    """PostgreSQL wants types, and says itself in which order nulls and texts come."""
+    """PostgreSQL requires types, and the order of nulls and the collation have to be stated."""
 
     table_options = ""
     key_type = 'text collate "C"'
@@ -53,8 +53,8 @@ class PostgresDialect:
         return f"cast({expression} as double precision)"
 
     def field(self, expression: str, path: Sequence[str], kind: str) -> str:
-        way = ", ".join("'" + name.replace("'", "''") + "'" for name in path)
-        return self._typed(f"(cast({expression} as json) #>> array[{way}])", kind, boolean="boolean")
+        keys = ", ".join("'" + name.replace("'", "''") + "'" for name in path)
+        return self._typed(f"(cast({expression} as json) #>> array[{keys}])", kind, boolean="boolean")
 
     def element(self, expression: str, number: int, kind: str) -> str:
         return self._typed(f"(cast({expression} as json) ->> {number})", kind, boolean="bigint")
@@ -91,7 +91,7 @@ class PostgresDialect:
         db.executemany(f"delete from {quote('search_' + tag)} where _key = ?", ((key,) for key in keys))
 
     def match(self, tag: str, query: SearchQuery) -> SearchMatch:
-        # The query is found again by its place in the join, since the rank needs it a second time.
+        # The tsquery is joined as a relation, because the rank needs it a second time.
         return SearchMatch(
             join=f"join {quote('search_' + tag)} s on s._key = v._key "
             "cross join lateral (select cast(? as tsquery) as query) q",
@@ -102,35 +102,35 @@ class PostgresDialect:
 
 
 class PostgresConnection:
-    """A connection that takes statements as the store writes them."""
+    """A connection that runs the store's statements."""
 
     dialect = PostgresDialect()
 
-    def __init__(self, connection: "psycopg.Connection[Any]", place: str) -> None:
+    def __init__(self, connection: "psycopg.Connection[Any]", location: str) -> None:
         self.connection = connection
-        self.place = place
+        self.location = location
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
-        with explained(f"use the store at {self.place}"):
-            return self.connection.execute(marked(statement), parameters)
+        with explained(f"use the store at {self.location}"):
+            return self.connection.execute(to_driver(statement), parameters)
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> Any:
-        with explained(f"write to the store at {self.place}"), self.connection.cursor() as cursor:
-            cursor.executemany(marked(statement), parameters)
+        with explained(f"write to the store at {self.location}"), self.connection.cursor() as cursor:
+            cursor.executemany(to_driver(statement), parameters)
 
 
-class _Single:
-    """Takes single statements, each with whatever connection is free."""
+class _SingleStatements:
+    """Runs single statements, each on any idle connection."""
 
     dialect = PostgresDialect()
 
     def __init__(self, database: "PostgresDatabase") -> None:
         self._database = database
-        self.place = database.place
+        self.location = database.location
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
         with self._database.connection() as db:
-            return db.execute(statement, parameters)  # All rows have come with the answer.
+            return db.execute(statement, parameters)  # The cursor has all rows already.
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> Any:
         with self._database.connection() as db:
@@ -142,14 +142,14 @@ class PostgresDatabase:
 
     def __init__(self, address: str, *, read_only: bool = False) -> None:
         self._address, self.schema = split_schema(address)
-        self.place = f"{hide_password(self._address)}, schema {self.schema!r}"
+        self.location = f"{hide_password(self._address)}, schema {self.schema!r}"
         self._read_only = read_only
         self._epoch: int | None = None
         self._idle: list[PostgresConnection] = []
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
         if not read_only:
-            self._make_schema()
+            self._create_schema()
 
     def has_views(self) -> bool:
         found = self.reading().execute(
@@ -159,38 +159,38 @@ class PostgresDatabase:
         return found.fetchone() is not None
 
     def reading(self) -> Db:
-        return _Single(self)
+        return _SingleStatements(self)
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresConnection]:
-        with self.connection() as db, explained(f"read the store at {self.place}"), db.connection.transaction():
+        with self.connection() as db, explained(f"read the store at {self.location}"), db.connection.transaction():
             db.execute("set transaction isolation level repeatable read, read only")
             yield db
 
     @contextmanager
     def writing(self) -> Iterator[PostgresConnection]:
-        attempt = f"write to the store at {self.place}"
+        attempt = f"write to the store at {self.location}"
         with self._write_lock, self.connection() as db, explained(attempt), db.connection.transaction():
-            if self._is_made(db):
+            if self._has_store(db):
                 (epoch,) = db.execute("select epoch from headwater_store for update").fetchone() or (None,)
                 if self._epoch is not None and epoch != self._epoch:
                     raise ConflictError(
-                        f"cannot {attempt}: another pipeline has taken it over",
-                        hint="one app writes to a store; give this one another schema (`?schema=NAME`) or stop it",
+                        f"cannot {attempt}: another pipeline has claimed it since",
+                        hint="a store has one writer: stop one of them, or use another schema (`?schema=NAME`)",
                     )
             else:
-                # Two that make the same tables at the same time would fail on names in the catalog.
+                # Without a lock, two apps that create the tables at once would fail on a name in the catalog.
                 db.execute("select pg_advisory_xact_lock(hashtext(?))", (self.schema,))
             yield db
 
-    def take_over(self, app: str) -> None:
-        """Make every other one that writes here a stranger; ConflictError if the views are another app's."""
+    def claim(self, app: str) -> None:
+        """Fence every other writer; raises ConflictError if the views belong to another app."""
         with self.writing() as db:
             (owner,) = db.execute("select app from headwater_store").fetchone()
             if owner not in (None, app):
                 raise ConflictError(
-                    f"cannot keep the views of app {app!r} at {self.place}: those of app {owner!r} are there",
-                    hint=f"name another schema: the address with ?schema={app}",
+                    f"cannot store the views of app {app!r} at {self.location}: it has the views of app {owner!r}",
+                    hint=f"use another schema: add ?schema={app} to the address",
                 )
             (epoch,) = db.execute(
                 "update headwater_store set app = ?, epoch = epoch + 1 returning epoch", (app,)
@@ -198,7 +198,7 @@ class PostgresDatabase:
         self._epoch = epoch
 
     def close(self) -> None:
-        """Close the connections that nobody uses at this moment."""
+        """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for db in idle:
@@ -206,7 +206,7 @@ class PostgresDatabase:
 
     @contextmanager
     def connection(self) -> Iterator[PostgresConnection]:
-        """A connection for the caller alone; one that broke is not given to anybody again."""
+        """Lend a connection to the caller; a broken one is not reused."""
         with self._lock:
             db = self._idle.pop() if self._idle else None
         db = db or self._connect()
@@ -214,7 +214,7 @@ class PostgresDatabase:
             yield db
         finally:
             if db.connection.closed:
-                self.close()  # The others are to the same server, and most likely broke with it.
+                self.close()  # The idle ones go to the same server, and are most likely broken too.
             else:
                 with self._lock:
                     keep = len(self._idle) < IDLE_MAX
@@ -227,7 +227,7 @@ class PostgresDatabase:
         from psycopg.types.numeric import FloatLoader
 
         class NumberLoader(FloatLoader):
-            """Not a number is kept as the text, as in SQLite."""
+            """Loads NaN as the text `NaN`, as SQLite stores it."""
 
             def load(self, data: Any) -> Any:
                 value = super().load(data)
@@ -235,7 +235,7 @@ class PostgresDatabase:
 
         connection = connect(self._address, for_whom="views")
         connection.adapters.register_loader("float8", NumberLoader)
-        db = PostgresConnection(connection, self.place)
+        db = PostgresConnection(connection, self.location)
         try:
             db.execute("select set_config('search_path', ?, false)", (quote(self.schema),))
         except BaseException:
@@ -243,14 +243,14 @@ class PostgresDatabase:
             raise
         return db
 
-    def _make_schema(self) -> None:
+    def _create_schema(self) -> None:
         with self.connection() as db, db.connection.transaction():
             db.execute("select pg_advisory_xact_lock(hashtext(?))", (self.schema,))
             known = db.execute("select 1 from pg_namespace where nspname = ?", (self.schema,)).fetchone()
             if known is None:
                 db.execute(f"create schema {quote(self.schema)}")
 
-    def _is_made(self, db: PostgresConnection) -> bool:
+    def _has_store(self, db: PostgresConnection) -> bool:
         return (
             db.execute("select to_regclass(?)", (f"{quote(self.schema)}.headwater_store",)).fetchone()[0]
             is not None
@@ -258,28 +258,28 @@ class PostgresDatabase:
 
 
 @lru_cache(maxsize=1024)
-def marked(statement: str) -> str:
-    """A statement with the marks that the driver takes for values.
+def to_driver(statement: str) -> str:
+    """Convert a statement to the parameter style of the driver.
 
-    >>> marked('select "what?" from t where a = ? and b % 2 = 0')
+    >>> to_driver('select "what?" from t where a = ? and b % 2 = 0')
     'select "what?" from t where a = %s and b %% 2 = 0'
     """
     return _MARKS.sub(lambda found: {"?": "%s", "%": "%%"}.get(found[0], found[0].replace("%", "%%")), statement)
 
 
 def split_schema(address: str) -> tuple[str, str]:
-    """An address as the driver takes it, and the schema that is named in it."""
+    """Split an address into the driver's address and the schema named in it."""
     parts = urlsplit(address)
     given = parse_qsl(parts.query, keep_blank_values=True)
     schema = dict(given).get("schema", SCHEMA)
     if not schema or len(schema.encode()) > 63:
-        raise InvalidError(f"cannot keep views in schema {schema!r}: that is no name for one")
+        raise InvalidError(f"cannot store views in schema {schema!r}: a schema name has 1 to 63 bytes")
     query = urlencode([(name, value) for name, value in given if name != "schema"])
     return urlunsplit(parts._replace(query=query)), schema
 
 
 def hide_password(address: str) -> str:
-    """An address that may be shown and kept."""
+    """Return the address without its password, for messages and files."""
     parts = urlsplit(address)
     user, at, host = parts.netloc.rpartition("@")
     query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"])

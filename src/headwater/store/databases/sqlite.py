@@ -3,9 +3,9 @@
 Thread-safe: one writer at a time (a lock here, SQLite's own between processes); each reading thread has a
 connection of its own, and WAL lets it read while a batch is written.
 
-Words are in an FTS5 table and, because FTS5 knows rows by number only, a table of the rows' numbers:
+The search index is an FTS5 table and, because FTS5 identifies rows by number only, a table of the rows' numbers:
 
-    search_<tag>         words       what FTS5 keeps
+    search_<tag>         words       the FTS5 table
     search_<tag>_rows    number, _key
 """
 
@@ -16,17 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headwater.errors import InvalidError
+from headwater.sql_names import quote
 from headwater.store.databases.engine import Db, SearchMatch, SearchQuery
-from headwater.store.databases.sqlite_errors import waits_for_room
-from headwater.store.statements import quote
+from headwater.store.databases.sqlite_errors import transient_errors
 
 BUSY_TIMEOUT_S = 30.0
 STATEMENTS_KEPT = 256
-"""Prepared statements of a connection; reading costs a third without them."""
+"""Prepared statements to cache per connection; without them, reads cost a third more."""
 
 
 class SqliteDialect:
-    """SQLite keeps values as they come, whatever a column's type."""
+    """SQLite stores values of any type in any column."""
 
     table_options = "without rowid"
     key_type = "text"
@@ -38,8 +38,8 @@ class SqliteDialect:
         return f"cast({expression} as real)"
 
     def field(self, expression: str, path: Sequence[str], kind: str) -> str:
-        way = "".join(f'."{name}"' for name in path).replace("'", "''")
-        return f"json_extract({expression}, '${way}')"
+        keys = "".join(f'."{name}"' for name in path).replace("'", "''")
+        return f"json_extract({expression}, '${keys}')"
 
     def element(self, expression: str, number: int, kind: str) -> str:
         found = f"json_extract({expression}, '$[{number}]')"
@@ -51,7 +51,7 @@ class SqliteDialect:
         return expression
 
     def create_search(self, db: Db, tag: str) -> None:
-        # The words come folded, and are split at spaces.
+        # The words are already folded; FTS5 only splits them at spaces.
         words = "fts5(words, tokenize = 'unicode61 remove_diacritics 0')"
         try:
             db.execute(f"create virtual table {_search(tag)} using {words}")
@@ -59,8 +59,8 @@ class SqliteDialect:
             if "no such module" not in str(error):
                 raise
             raise InvalidError(
-                "cannot search a view: the SQLite of this Python has no FTS5",
-                hint="use another Python, or keep the views in PostgreSQL (--store)",
+                "cannot create the search index of a view: the SQLite of this Python has no FTS5",
+                hint="use another Python, or store the views in PostgreSQL (--store)",
             ) from error
         db.execute(f"create table {_numbers(tag)} (number integer primary key, _key text unique not null)")
 
@@ -108,10 +108,10 @@ def _numbers(tag: str) -> str:
 
 
 class SqliteConnection(sqlite3.Connection):
-    """A connection that knows what it is one of."""
+    """A connection with its dialect and its location."""
 
     dialect = SqliteDialect()
-    place = ""
+    location = ""
 
 
 class SqliteDatabase:
@@ -126,7 +126,7 @@ class SqliteDatabase:
             path.parent.mkdir(parents=True, exist_ok=True)
 
     def has_views(self) -> bool:
-        """The file may be missing, or so new that its tables are not there yet."""
+        """Return whether the tables exist; the file may be missing, or too new to have them."""
         if not self.path.exists():
             return False
         tables = "select 1 from sqlite_master where name = 'headwater_store'"
@@ -144,10 +144,10 @@ class SqliteDatabase:
                 factory=SqliteConnection,
                 cached_statements=STATEMENTS_KEPT,
             )
-            db.place = repr(str(self.path))
+            db.location = repr(str(self.path))
             if not self._read_only:
                 db.execute("pragma journal_mode = wal")
-                # Spark forgets a batch once we return, so it must be on the disk by then.
+                # Spark discards a batch once the commit returns, so it must be on disk by then.
                 db.execute("pragma synchronous = full")
             self._local.db = db
         return db
@@ -155,7 +155,7 @@ class SqliteDatabase:
     @contextmanager
     def snapshot(self) -> Iterator[SqliteConnection]:
         db = self.reading()
-        if db.in_transaction:  # We are asked from inside one, and see what it sees.
+        if db.in_transaction:  # Inside a transaction of the same thread: use it.
             yield db
             return
         db.execute("begin")
@@ -166,22 +166,22 @@ class SqliteDatabase:
 
     @contextmanager
     def writing(self) -> Iterator[SqliteConnection]:
-        with self._write_lock, waits_for_room(self.path):
+        with self._write_lock, transient_errors(self.path):
             db = self.reading()
             db.execute("begin immediate")
             try:
                 yield db
                 db.execute("commit")
             except BaseException:
-                if db.in_transaction:  # SQLite has rolled back by itself where the disk was full.
+                if db.in_transaction:  # SQLite rolls back by itself on a full disk.
                     db.execute("rollback")
                 raise
 
-    def take_over(self, app: str) -> None:
-        """Nothing: who holds the app's folder is the only one."""
+    def claim(self, app: str) -> None:
+        """Do nothing: the lock on the app's data directory excludes other writers."""
 
     def close(self) -> None:
-        """Close this thread's connection; other threads' close with their threads."""
+        """Close this thread's connection; those of other threads close with their threads."""
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         if db is not None:
             db.close()

@@ -1,4 +1,4 @@
-"""What passes by itself when SQLite cannot write: another process holds the file, or the disk is full."""
+"""Transient errors of SQLite: another process holds the file, or the disk is full."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -7,19 +7,19 @@ from pathlib import Path
 
 from headwater.errors import UnavailableError
 
-_PASSING = {
-    sqlite3.SQLITE_BUSY: ("another process has been writing to it for too long", "`fuser` names the process"),
-    sqlite3.SQLITE_FULL: ("the disk is full", "make room"),
+_TRANSIENT = {
+    sqlite3.SQLITE_BUSY: ("another process has been writing to it for too long", "find the process with `fuser`"),
+    sqlite3.SQLITE_FULL: ("the disk is full", "free some space"),
 }
 
 
 @contextmanager
-def waits_for_room(path: Path) -> Iterator[None]:
-    """Have what passes by itself raised as an UnavailableError, for which queries are tried again without end."""
+def transient_errors(path: Path) -> Iterator[None]:
+    """Raise transient SQLite errors as UnavailableError, which callers retry indefinitely."""
     try:
         yield
     except sqlite3.OperationalError as error:
-        found = _PASSING.get(error.sqlite_errorcode & 0xFF)
+        found = _TRANSIENT.get(error.sqlite_errorcode & 0xFF)
         if found is None:
             raise
         reason, hint = found

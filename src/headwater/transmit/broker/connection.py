@@ -1,87 +1,91 @@
-"""One client's connection: frames in, answers out, in the order of the requests.
+"""The connection of one client: receives requests and sends the responses in the order of the requests.
 
-Requests are handled in order, and each may take its time to be answered (a fetch that waits for records, a produce
-that waits for the disk) while the next is already being handled. Answers leave in order. A connection that asks
-faster than it is answered, or does not take its answers, is not read from until it has caught up, and all of them
-together have only so much room for requests (`intake`), so memory stays bounded.
+Requests are handled in order. A response may take time (a fetch waits for records, a produce for the disk) while
+the following requests are already handled; responses are sent in order. Memory is bounded: the broker does not
+read from a connection that has too many unanswered requests or unsent responses, and all connections share a limit
+on the memory of requests (`request_memory`).
 
-It works on the socket itself and not on a transport of asyncio: many small requests come in one call, a large one
-is received where it is read from, and files are sent without being read.
+It does not use asyncio's transports: here many small requests are received in one call, a large request is
+received into the buffer it is decoded from, and regions of files are sent without reading them.
 """
 
 import asyncio
 import logging
-import socket
 from collections import deque
 from typing import NamedTuple
 
 from headwater.errors import InvalidError, UnavailableError
-from headwater.transmit.broker import dispatch as broker
+from headwater.security.principal import ANONYMOUS
+from headwater.transmit.broker import dispatch
 from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.outbox import Outbox
 from headwater.transmit.broker.throttle import ThrottledParts
+from headwater.transmit.transport import Transport
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 64
-"""Requests of one connection that may be waiting for their answer."""
+"""Maximum number of unanswered requests of one connection."""
 
 UNSENT_BYTES_MAX = 64 << 10
-"""Of one connection's answers: beyond it nothing is read from it."""
+"""Unsent bytes of responses above which the broker does not read from a connection."""
 
 CHUNK_BYTES = 128 << 10
-"""What is received at a time where no large request is under way."""
+"""Bytes to receive at a time while no large request is being received."""
 
 _NOTHING = memoryview(b"")
 
 
-class _Asked(NamedTuple):
-    """A request that is being answered."""
+class _PendingRequest(NamedTuple):
+    """A request without a response yet."""
 
     api_key: int
     size: int
     started: float
-    answer: asyncio.Future[broker.Parts | None]
+    response: asyncio.Future[dispatch.Parts | None]
 
 
 class Connection:
-    """Answers one client until it is closed. `chunk` is where requests are received; connections share it."""
+    """Handles the requests of one client until it is closed; connections share the receive buffer `chunk`."""
 
-    def __init__(self, sock: socket.socket, node: Node, connections: "set[Connection]", chunk: memoryview) -> None:
+    def __init__(
+        self, transport: Transport, node: Node, connections: "set[Connection]", chunk: memoryview
+    ) -> None:
+        self.principal = ANONYMOUS
+        """The identity of the client; authentication replaces it."""
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._connections = connections
-        self._socket = sock
-        self._fd = sock.fileno()
-        self._outbox = Outbox(sock)
+        self._transport = transport
+        self._outbox = Outbox(transport)
         self._chunk = chunk
-        self._host = _host(sock)
-        self._rest = _NOTHING  # received, but not yet looked at
+        self._host = f"/{transport.peer}"
+        self._rest = _NOTHING  # received, but not yet decoded
         self._frame: bytearray | None = None
         self._filled = 0
-        self._announced = 0  # the size of a request for which there is no room yet
-        self._waiting: deque[_Asked] = deque()
-        self._break: asyncio.TimerHandle | None = None  # while its client is above a quota
+        self._announced = 0  # the size of a request that waits for memory
+        self._pending: deque[_PendingRequest] = deque()
+        self._throttle: asyncio.TimerHandle | None = None  # set while the client exceeds a quota
         self._is_reading = self._is_writing = self._is_ending = self._is_closed = False
         connections.add(self)
         node.counters.connections += 1
         self._balance()
 
     async def close(self) -> None:
-        """Let go of the client; what it has not taken by now is dropped."""
-        waiting = [asked.answer for asked in self._waiting]
+        """Disconnect the client; responses that are not sent yet are discarded."""
+        responses = [request.response for request in self._pending]
         self._drop()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.gather(*responses, return_exceptions=True)
 
     # -- receiving --------------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
         try:
             if self._frame is None:
-                count = self._socket.recv_into(self._chunk)
+                count = self._transport.recv_into(self._chunk)
             else:
-                count = self._socket.recv_into(memoryview(self._frame)[self._filled :])
+                count = self._transport.recv_into(memoryview(self._frame)[self._filled :])
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -99,7 +103,7 @@ class Connection:
         self._balance()
 
     def _take(self, data: memoryview) -> None:
-        """Handle the requests in what was received; what is left of it waits for more."""
+        """Handle the complete requests in the received data, and keep the rest."""
         if self._rest and data is not self._rest:
             data = memoryview(bytes(self._rest) + data)
         at, end = 0, len(data)
@@ -107,14 +111,14 @@ class Connection:
             (size,) = LENGTH.unpack_from(data, at)
             if not 0 < size <= FRAME_BYTES_MAX:
                 logger.warning(
-                    "closing %s: it announced a request of %d bytes, at most %d are taken; is it a Kafka client?",
+                    "closing %s: it sent a request of %d bytes, the maximum is %d; is it a Kafka client?",
                     self._host, size, FRAME_BYTES_MAX,
                 )  # fmt: skip
                 self._end()
                 return
-            if not self._node.intake.take(size):
+            if not self._node.request_memory.acquire(size):
                 self._announced = size
-                self._node.intake.wait(size, self._on_room)
+                self._node.request_memory.wait(size, self._on_memory)
                 break
             at += LENGTH.size
             if size <= end - at:
@@ -131,8 +135,8 @@ class Connection:
         self._frame[: len(start)] = start
         self._filled = len(start)
 
-    def _on_room(self) -> None:
-        """Go on with the request that was announced; room for it is taken."""
+    def _on_memory(self) -> None:
+        """Continue with the announced request, for which memory has been acquired."""
         size, self._announced = self._announced, 0
         data = self._rest[LENGTH.size :]
         self._rest = data[size:]
@@ -142,16 +146,16 @@ class Connection:
             self._start_frame(size, data)
         self._balance()
 
-    # -- answering --------------------------------------------------------------------------------------------
+    # -- handling ---------------------------------------------------------------------------------------------
 
     def _handle(self, frame: bytearray) -> None:
         started = self._loop.time()
         size = len(frame)
         self._node.counters.bytes_in += size
         try:
-            result = broker.answer(self._node, frame, self._host, self)
+            result = dispatch.respond(self._node, frame, self.principal, self._host, self)
         except Exception as error:
-            self._node.intake.give_back(size)
+            self._node.request_memory.release(size)
             if isinstance(error, InvalidError | UnavailableError):
                 logger.warning("closing %s: %s", self._host, error)
             else:
@@ -160,80 +164,80 @@ class Connection:
             return
         api_key = int.from_bytes(frame[:2], "big")
         if result is None or isinstance(result, list):
-            if not self._waiting:
+            if not self._pending:
                 self._put(api_key, size, started, result)
                 return
-            answer: asyncio.Future[broker.Parts | None] = self._loop.create_future()
-            answer.set_result(result)
+            response: asyncio.Future[dispatch.Parts | None] = self._loop.create_future()
+            response.set_result(result)
         else:
-            answer = asyncio.ensure_future(result)
-            answer.add_done_callback(self._on_answered)
-        self._waiting.append(_Asked(api_key, size, started, answer))
+            response = asyncio.ensure_future(result)
+            response.add_done_callback(self._on_response)
+        self._pending.append(_PendingRequest(api_key, size, started, response))
 
-    def _on_answered(self, _: object) -> None:
-        """Send what is ready, up to the first answer that is not."""
-        while self._waiting and self._waiting[0].answer.done():
-            asked = self._waiting.popleft()
-            if asked.answer.cancelled():
-                self._node.intake.give_back(asked.size)
+    def _on_response(self, _: object) -> None:
+        """Send the responses that are ready, up to the first one that is not."""
+        while self._pending and self._pending[0].response.done():
+            request = self._pending.popleft()
+            if request.response.cancelled():
+                self._node.request_memory.release(request.size)
                 continue
-            error = asked.answer.exception()
+            error = request.response.exception()
             if error is not None:
-                self._node.intake.give_back(asked.size)
+                self._node.request_memory.release(request.size)
                 logger.error("closing %s: a request failed", self._host, exc_info=error)
                 self._end()
                 return
-            self._put(asked.api_key, asked.size, asked.started, asked.answer.result())
+            self._put(request.api_key, request.size, request.started, request.response.result())
         self._balance()
 
-    def _put(self, api_key: int, size: int, started: float, parts: broker.Parts | None) -> None:
-        """Have the answer sent; with that the request is over."""
-        self._node.counters.note_request(api_key, self._loop.time() - started)
+    def _put(self, api_key: int, size: int, started: float, parts: dispatch.Parts | None) -> None:
+        """Put the response into the outbox, and release the memory of the request."""
+        self._node.counters.count_request(api_key, self._loop.time() - started)
         if parts and not self._is_ending:
             before = self._outbox.size
             self._outbox.put(parts)
             self._node.counters.bytes_out += self._outbox.size - before
-        self._node.intake.give_back(size)
+        self._node.request_memory.release(size)
         if isinstance(parts, ThrottledParts):
-            self._start_break(parts.rest_s)
+            self._start_throttle(parts.throttle_s)
 
-    def _start_break(self, seconds: float) -> None:
-        """Do not read from a client that is above its quota: not all of them rest by themselves."""
+    def _start_throttle(self, seconds: float) -> None:
+        """Stop reading from a client that exceeds its quota: not every client pauses by itself."""
         until = self._loop.time() + seconds
-        if self._break is None:
-            self._node.counters.resting += 1
-        elif until <= self._break.when():
+        if self._throttle is None:
+            self._node.counters.throttled += 1
+        elif until <= self._throttle.when():
             return
         else:
-            self._break.cancel()
-        self._break = self._loop.call_at(until, self._on_rested)
+            self._throttle.cancel()
+        self._throttle = self._loop.call_at(until, self._on_throttle_end)
 
-    def _on_rested(self) -> None:
-        self._break = None
-        self._node.counters.resting -= 1
+    def _on_throttle_end(self) -> None:
+        self._throttle = None
+        self._node.counters.throttled -= 1
         self._balance()
 
-    # -- keeping up -------------------------------------------------------------------------------------------
+    # -- flow control -----------------------------------------------------------------------------------------
 
     def _may_handle(self) -> bool:
-        """Whether the client keeps up, and there is room for what it sends."""
+        """Return True if the next request of the client may be handled."""
         return (
             not self._is_ending
             and not self._announced
-            and self._break is None
+            and self._throttle is None
             and self._outbox.size <= UNSENT_BYTES_MAX
-            and len(self._waiting) < IN_FLIGHT_MAX
+            and len(self._pending) < IN_FLIGHT_MAX
         )
 
     def _balance(self) -> None:
-        """Send what can be sent, handle what that makes room for, and then read only while the client keeps up."""
+        """Send what the transport accepts, handle further requests if possible, and start or stop reading."""
         self._flush()
         while len(self._rest) >= LENGTH.size and self._frame is None and self._may_handle():
             rest = len(self._rest)
             self._take(self._rest)
             self._flush()
             if len(self._rest) == rest:
-                break  # the next request is not here as a whole
+                break  # the next request is incomplete
         if self._is_closed:
             return
         if self._is_ending and not self._outbox.size:
@@ -251,55 +255,42 @@ class Connection:
     def _watch(self, *, reading: bool, writing: bool) -> None:
         if reading != self._is_reading:
             self._is_reading = reading
-            if reading:
-                self._loop.add_reader(self._fd, self._on_readable)
-            else:
-                self._loop.remove_reader(self._fd)
+            self._transport.on_readable(self._on_readable if reading else None)
         if writing != self._is_writing:
             self._is_writing = writing
-            if writing:
-                self._loop.add_writer(self._fd, self._balance)
-            else:
-                self._loop.remove_writer(self._fd)
+            self._transport.on_writable(self._balance if writing else None)
 
-    # -- the end ----------------------------------------------------------------------------------------------
+    # -- closing ----------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Take no more requests, and close when what was answered is sent."""
+        """Handle no more requests, and close once the responses in the outbox are sent."""
         self._is_ending = True
-        self._forget_requests()
+        self._discard_requests()
 
     def _drop(self) -> None:
-        """Close now."""
+        """Close at once."""
         if self._is_closed:
             return
         self._is_ending = self._is_closed = True
         self._watch(reading=False, writing=False)
-        self._forget_requests()
+        self._discard_requests()
         self._outbox.clear()
-        self._socket.close()
+        self._transport.close()
         self._connections.discard(self)
         self._node.counters.connections -= 1
-        self._node.queues.disconnect(self)
-        if self._break is not None:
-            self._break.cancel()
-            self._node.counters.resting -= 1
+        self._node.share_groups.disconnect(self)
+        if self._throttle is not None:
+            self._throttle.cancel()
+            self._node.counters.throttled -= 1
 
-    def _forget_requests(self) -> None:
+    def _discard_requests(self) -> None:
         held = 0 if self._frame is None else len(self._frame)
         self._frame, self._rest = None, _NOTHING
-        for asked in self._waiting:
-            asked.answer.cancel()
-            held += asked.size
-        self._waiting.clear()
+        for request in self._pending:
+            request.response.cancel()
+            held += request.size
+        self._pending.clear()
         if self._announced:
-            self._node.intake.forget(self._on_room)
+            self._node.request_memory.cancel(self._on_memory)
             self._announced = 0
-        self._node.intake.give_back(held)
-
-
-def _host(sock: socket.socket) -> str:
-    try:
-        return f"/{sock.getpeername()[0]}"
-    except OSError:
-        return "?"  # gone already
+        self._node.request_memory.release(held)

@@ -1,25 +1,25 @@
-"""What the broker counts while it works; `metrics` shows it."""
+"""Counters of the broker, reported by `metrics`."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since the start. Used from the broker's loop only."""
+    """Totals since the start. Used only from the broker's event loop."""
 
     connections: int = 0
-    """Open now."""
-    resting: int = 0
-    """Of these, how many are not read from because their client is above its quota."""
+    """Open connections."""
+    throttled: int = 0
+    """Connections that the broker does not read from because the client exceeds a quota."""
     bytes_in: int = 0
     bytes_out: int = 0
     requests: dict[int, list[float]] = field(default_factory=dict)
-    """For each request type how many were answered, and the seconds they took together, waiting included."""
+    """The number of answered requests and their total seconds, including waiting, by API key."""
 
     record_times: dict[tuple[object, int], int] = field(default_factory=dict)
-    """Timestamps that the last metrics told of, by log and offset, so that no batch is unpacked twice for them."""
+    """Timestamps in the last metrics by log and offset, so that the batches are not decoded again."""
 
-    def note_request(self, api_key: int, seconds: float) -> None:
+    def count_request(self, api_key: int, seconds: float) -> None:
         known = self.requests.get(api_key)
         if known is None:
             known = self.requests[api_key] = [0, 0.0]

@@ -1,8 +1,8 @@
-"""Request in, response out: one table from request type to handler.
+"""Decode a request, call its handler, and encode the response.
 
-Bytes come in as a frame and go out as a list of parts; what happens in between is the handlers' work. Produce and
-Fetch carry records and are read and written by hand (`wire.produce`, `wire.fetch`), the rest by their classes.
-What can be answered at once is: a task for each request would cost more than most requests do.
+Requests arrive as frames, and responses are lists of parts. Produce and Fetch contain records and are encoded and
+decoded by hand (`wire.produce`, `wire.fetch`), the others by kafka-python's classes. A response that needs no
+waiting is returned directly, because a task for each request would cost more than handling most requests.
 """
 
 import asyncio
@@ -12,16 +12,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headwater.errors import InvalidError
+from headwater.security.principal import Principal
 from headwater.transmit.broker.handlers import (
-    Handler,
-    RequestContext,
     admin,
     classic_groups,
     cluster,
+    committed_offsets,
     configs,
     consumer_groups,
     fetch,
     group_admin,
+    offsets,
     produce,
     quotas,
     share_admin,
@@ -30,6 +31,7 @@ from headwater.transmit.broker.handlers import (
     transactions,
 )
 from headwater.transmit.broker.node import Node
+from headwater.transmit.broker.request import Handler, RequestContext
 from headwater.transmit.broker.throttle import ThrottledRequest
 from headwater.transmit.records.file_region import Part
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
@@ -48,10 +50,10 @@ _WRITERS: dict[int, Callable[[int, Any], Sequence[Part]]] = {PRODUCE: write_prod
 HANDLERS: dict[int, Handler] = {
     0: produce.produce,
     1: fetch.fetch,
-    2: produce.list_offsets,
+    2: offsets.list_offsets,
     3: cluster.metadata,
-    8: classic_groups.offset_commit,
-    9: classic_groups.offset_fetch,
+    8: committed_offsets.offset_commit,
+    9: committed_offsets.offset_fetch,
     10: cluster.find_coordinator,
     11: classic_groups.join_group,
     12: classic_groups.heartbeat,
@@ -64,7 +66,7 @@ HANDLERS: dict[int, Handler] = {
     20: topics.delete_topics,
     21: admin.delete_records,
     22: transactions.init_producer_id,
-    23: produce.offset_for_leader_epoch,
+    23: offsets.offset_for_leader_epoch,
     24: transactions.add_partitions_to_txn,
     25: transactions.add_offsets_to_txn,
     26: transactions.end_txn,
@@ -83,7 +85,7 @@ HANDLERS: dict[int, Handler] = {
     44: configs.incremental_alter_configs,
     45: admin.alter_partition_reassignments,
     46: admin.list_partition_reassignments,
-    47: admin.offset_delete,
+    47: committed_offsets.offset_delete,
     48: quotas.describe_client_quotas,
     49: quotas.alter_client_quotas,
     50: admin.describe_user_scram_credentials,
@@ -106,62 +108,68 @@ HANDLERS: dict[int, Handler] = {
 
 
 class UnservedRequest(InvalidError):
-    """A request that we do not answer; the connection is closed, as Kafka does."""
+    """An unknown request or version; the connection is closed, as Kafka does."""
 
 
-def answer(
-    node: Node, frame: bytearray, host: str, connection: object = None
+def respond(
+    node: Node, frame: bytearray, principal: Principal, host: str, connection: object = None
 ) -> Parts | Awaitable[Parts | None] | None:
-    """Answer one request: at once, or with something to wait for. None means that no response is wanted."""
+    """Return the response to one request, or an awaitable of it; None if the client expects no response."""
     view = memoryview(frame)
     header = read_request_header(view, is_flexible=is_flexible)
     api = APIS.get(header.api_key)
     if api is None:
-        raise UnservedRequest(f"client {header.client_id!r} sent request type {header.api_key}, which is unknown")
+        raise UnservedRequest(
+            f"client {header.client_id!r} sent request type {header.api_key}, which is not supported"
+        )
     context = RequestContext(
-        client_id=header.client_id, host=host, version=header.api_version, connection=connection
+        client_id=header.client_id,
+        principal=principal,
+        host=host,
+        version=header.api_version,
+        connection=connection,
     )
     request = _read(api, header, view)
-    turn = ThrottledRequest(node, header, len(frame)) if node.quotas.table else None
-    if turn is not None:
-        request = turn.begin(request)
+    throttled = ThrottledRequest(node, header, principal, len(frame)) if node.quotas.table else None
+    if throttled is not None:
+        request = throttled.begin(request)
     result = HANDLERS[api.key](node, request, context)
     if inspect.isawaitable(result):
-        work = result if turn is None else turn.timed(result)
-        task = asyncio.ensure_future(_write_later(api, header, work, turn))
+        work = result if throttled is None else throttled.timed(result)
+        task = asyncio.ensure_future(_write_later(api, header, work, throttled))
         if inspect.iscoroutine(result):
-            # A client that leaves at once has its answer cancelled before the handler was ever waited for.
+            # If the client disconnects at once, the task is cancelled before it has awaited the handler.
             task.add_done_callback(lambda _: result.close())
         return task
     parts = _write(api, header, result)
-    return parts if turn is None else turn.end(parts)
+    return parts if throttled is None else throttled.end(parts)
 
 
 def _read(api: Api, header: RequestHeader, view: memoryview) -> Any:
     version = header.api_version
     if not api.serves(version) or (api.key == PRODUCE and version < PRODUCE_VERSION_MIN):
         if api.key == API_VERSIONS:
-            return api.request()  # its body is of no interest, the answer says what we can do
+            return api.request()  # the body is not needed: the response lists the supported versions
         raise UnservedRequest(
             f"client {header.client_id!r} sent {api.request.name} of version {version}, "
-            f"we serve {api.version_min} to {api.version_max}"
+            f"supported are {api.version_min} to {api.version_max}"
         )
-    read_by_hand = _READERS.get(api.key)
-    if read_by_hand is not None:
-        return read_by_hand(view, header.body_at, version)
+    decode = _READERS.get(api.key)
+    if decode is not None:
+        return decode(view, header.body_at, version)
     try:
         return api.request.decode(view[header.body_at :], version=version)
-    except Exception as error:  # the decoder has no error of its own: whatever it raises, the bytes are bad
+    except Exception as error:  # the decoder defines no error of its own, so any error means bad bytes
         raise InvalidError(
-            f"cannot read {api.request.name} of version {version} from {header.client_id!r}: {error!r}"
+            f"cannot decode {api.request.name} of version {version} from {header.client_id!r}: {error!r}"
         ) from error
 
 
 async def _write_later(
-    api: Api, header: RequestHeader, result: Awaitable[Any], turn: ThrottledRequest | None
+    api: Api, header: RequestHeader, result: Awaitable[Any], throttled: ThrottledRequest | None
 ) -> Parts | None:
     parts = _write(api, header, await result)
-    return parts if turn is None else turn.end(parts)
+    return parts if throttled is None else throttled.end(parts)
 
 
 def _write(api: Api, header: RequestHeader, message: Any) -> Parts | None:
@@ -169,10 +177,10 @@ def _write(api: Api, header: RequestHeader, message: Any) -> Parts | None:
         return None
     version = header.api_version
     if header.api_key == API_VERSIONS and not api.serves(version):
-        version = 0  # the one layout that every client can read (KIP-511)
-    # The header of ApiVersions stays plain, because its reader does not know our version yet.
+        version = 0  # the only version that every client can decode (KIP-511)
+    # The header of ApiVersions is never flexible, because the client does not know the supported versions yet.
     flexible = is_flexible(header.api_key, version) and header.api_key != API_VERSIONS
     head = response_header(header.correlation_id, flexible=flexible)
-    write_by_hand = _WRITERS.get(header.api_key)
-    body = [bytes(message.encode(version=version))] if write_by_hand is None else write_by_hand(version, message)
+    encode = _WRITERS.get(header.api_key)
+    body = [bytes(message.encode(version=version))] if encode is None else encode(version, message)
     return [LENGTH.pack(len(head) + sum(map(len, body))) + head, *body]

@@ -1,4 +1,4 @@
-"""Broker: the log inside your process, on a thread of its own.
+"""A broker inside your process, on its own thread.
 
 with hw.Broker() as broker:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -20,9 +20,9 @@ from headwater.transmit.broker.server import Server, serve
 
 
 class Broker:
-    """A broker on a free port, in a directory of its own that goes with it, unless told otherwise.
+    """A broker; defaults to a free port and a temporary directory, which is deleted when it stops.
 
-    `settings` are those of BrokerSettings, such as `num_partitions` or `durability`.
+    `settings` are fields of BrokerSettings, such as `num_partitions` or `durability`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Broker:
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        # Without a directory the settings are checked first, so that a mistake in them leaves none behind.
+        # Settings are checked before the temporary directory is created, so that an error leaves none behind.
         self._settings = BrokerSettings(data=Path(data or "."), host=host, port=port, **settings)
         self._temporary = None if data is not None else tempfile.TemporaryDirectory(prefix="headwater-")
         if self._temporary is not None:
@@ -46,7 +46,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address to give to Kafka clients."""
+        """The address for Kafka clients."""
         if self._server is None:
             raise ClosedError("the broker is not running: use it in a `with` statement, or call start()")
         endpoint = self._server.endpoint
@@ -54,17 +54,17 @@ class Broker:
 
     @property
     def recovered(self) -> list[tuple[TopicPartition, int]]:
-        """What was cut off when the directory was opened: partitions, and how many bytes."""
+        """Partitions that were truncated when the directory was opened, and by how many bytes."""
         return [] if self._server is None else self._server.recovered
 
     def metrics(self) -> str:
-        """What Prometheus scrapes: offsets, lags, requests, memory."""
+        """Return offsets, lags, request counts and memory in Prometheus' text format."""
         if self._server is None:
             raise ClosedError("the broker is not running: use it in a `with` statement, or call start()")
         return str(self._call(_metrics(self._server)))
 
     def start(self) -> Self:
-        """Start it; what is wrong (a port in use, a directory in use) is raised here."""
+        """Start the broker. Raises an error if, for example, the port or the directory is in use."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="headwater-broker", daemon=True)
         self._thread.start()
@@ -76,7 +76,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Write everything to the disk and stop."""
+        """Flush everything to disk and stop."""
         if self._loop is None or self._thread is None:
             return
         if self._server is not None:

@@ -1,8 +1,9 @@
-"""Fetch sessions: a consumer names its partitions once, and then only what changes; so does the answer (KIP-227).
+"""Fetch sessions: requests and responses contain only the partitions that have changed (KIP-227).
 
-A session is numbered, and so are its requests: the first has epoch 0 and is answered in full with the session's
-id, each following one has the next epoch. A request that does not fit is answered with an error, and the consumer
-begins anew. Sessions belong to no connection; of too many, those that rest longest go. Knows no clock and no log.
+A consumer lists its partitions once. The first request has epoch 0, and its response contains all partitions and
+the session id; each following request has the next epoch. A request with another epoch gets an error, and the
+consumer starts a new session. Sessions do not belong to connections. When there are too many, the one that has
+been idle longest is removed. This module uses no clock and no log.
 https://cwiki.apache.org/confluence/display/KAFKA/KIP-227
 """
 
@@ -14,17 +15,17 @@ from random import randrange
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.fetch import (
     NO_SESSION,
-    FetchAnswer,
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
     FetchRequest,
-    PartitionAnswer,
-    PartitionAsked,
-    TopicAnswer,
-    TopicAsked,
+    FetchResponse,
+    FetchTopic,
 )
 
 SESSIONS_MAX = 1000
-REST_S = 120.0
-"""As long a session is kept at least; both are Kafka's defaults."""
+IDLE_S = 120.0
+"""Time that an idle session is kept at least. Both values are Kafka's defaults."""
 FINAL_EPOCH, FIRST_EPOCH = -1, 0
 _EPOCH_MAX = _ID_MAX = 2**31 - 1
 
@@ -32,88 +33,88 @@ Topic = str | uuid.UUID
 
 
 class FetchSession:
-    """The partitions that one consumer reads, and what it knows of them."""
+    """The partitions that one consumer reads, and the last offsets that it received for them."""
 
-    def __init__(self, session_id: int, topics: Sequence[TopicAsked]) -> None:
+    def __init__(self, session_id: int, topics: Sequence[FetchTopic]) -> None:
         self.id = session_id
         self.epoch = FIRST_EPOCH + 1
-        """What its next request has to have."""
+        """The epoch of the next request."""
         self.used_s = 0.0
-        self._asked: dict[Topic, dict[int, PartitionAsked]] = {}
-        self._told: dict[tuple[Topic, int], tuple[int, int, int]] = {}
+        self._partitions: dict[Topic, dict[int, FetchPartition]] = {}
+        self._sent: dict[tuple[Topic, int], tuple[int, int, int]] = {}
         self._update(topics)
 
     @property
-    def topics(self) -> list[TopicAsked]:
-        """All that it reads, what has had records last standing last: so every partition has its turn."""
-        return [TopicAsked(topic, list(partitions.values())) for topic, partitions in self._asked.items()]
+    def topics(self) -> list[FetchTopic]:
+        """All partitions of the session; those that returned records last come last, so that none is starved."""
+        return [FetchTopic(topic, list(partitions.values())) for topic, partitions in self._partitions.items()]
 
     def accept(self, request: FetchRequest) -> Code:
-        """Take in what its consumer reads from now on; an error where the request does not follow the last one."""
+        """Add and remove partitions; return an error if the request does not follow the previous one."""
         if request.session_epoch != self.epoch:
             return Code.INVALID_FETCH_SESSION_EPOCH
         named = [*(topic.topic for topic in request.topics), *(topic for topic, _ in request.forgotten)]
-        if named and self._asked and type(named[0]) is not type(next(iter(self._asked))):
-            return Code.FETCH_SESSION_TOPIC_ID_ERROR  # it has gone over from names to ids, or back
+        if named and self._partitions and type(named[0]) is not type(next(iter(self._partitions))):
+            return Code.FETCH_SESSION_TOPIC_ID_ERROR  # the consumer has changed from names to ids, or back
         self.epoch = self.epoch % _EPOCH_MAX + 1
         self._update(request.topics)
         for topic, numbers in request.forgotten:
             for number in numbers:
-                self._asked.get(topic, {}).pop(number, None)
-                self._told.pop((topic, number), None)
-            if not self._asked.get(topic, True):
-                del self._asked[topic]
+                self._partitions.get(topic, {}).pop(number, None)
+                self._sent.pop((topic, number), None)
+            if not self._partitions.get(topic, True):
+                del self._partitions[topic]
         return Code.NONE
 
-    def answer(self, topics: Sequence[TopicAnswer], *, in_full: bool) -> FetchAnswer:
-        """What its consumer does not know yet."""
-        told = []
-        for topic, answers in topics:
-            news = [answer for answer in answers if self._tell(topic, answer) or in_full]
-            if news:
-                told.append(TopicAnswer(topic, news))
-            if topic in self._asked and any(answer.records for answer in answers):
-                self._asked[topic] = self._asked.pop(topic)
-        return FetchAnswer(told, session_id=self.id)
-
-    def _update(self, topics: Sequence[TopicAsked]) -> None:
+    def response(self, topics: Sequence[FetchedTopic], *, in_full: bool) -> FetchResponse:
+        """Return the partitions that have changed, or all of them."""
+        changed = []
         for topic, partitions in topics:
-            known = self._asked.setdefault(topic, {})
-            for asked in partitions:
-                known[asked.partition] = asked
+            included = [partition for partition in partitions if self._mark_sent(topic, partition) or in_full]
+            if included:
+                changed.append(FetchedTopic(topic, included))
+            if topic in self._partitions and any(partition.records for partition in partitions):
+                self._partitions[topic] = self._partitions.pop(topic)
+        return FetchResponse(changed, session_id=self.id)
 
-    def _tell(self, topic: Topic, answer: PartitionAnswer) -> bool:
-        """Whether there is something new in an answer; it is known from now on."""
-        key = (topic, answer.partition)
-        marks = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
-        if answer.records:
-            partitions = self._asked.get(topic, {})
-            if answer.partition in partitions:
-                partitions[answer.partition] = partitions.pop(answer.partition)
-        if answer.error:
-            self._told.pop(key, None)  # said again until it is over
-        elif not answer.records and self._told.get(key) == marks:
+    def _update(self, topics: Sequence[FetchTopic]) -> None:
+        for topic, partitions in topics:
+            known = self._partitions.setdefault(topic, {})
+            for partition in partitions:
+                known[partition.partition] = partition
+
+    def _mark_sent(self, topic: Topic, fetched: FetchedPartition) -> bool:
+        """Remember the offsets as sent; return True if they have changed, or if there are records or an error."""
+        key = (topic, fetched.partition)
+        offsets = (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset)
+        if fetched.records:
+            partitions = self._partitions.get(topic, {})
+            if fetched.partition in partitions:
+                partitions[fetched.partition] = partitions.pop(fetched.partition)
+        if fetched.error:
+            self._sent.pop(key, None)  # an error is sent again in every response
+        elif not fetched.records and self._sent.get(key) == offsets:
             return False
         else:
-            self._told[key] = marks
+            self._sent[key] = offsets
         return True
 
 
 class FetchSessions:
-    """The sessions of a broker."""
+    """All fetch sessions of a broker."""
 
     def __init__(self, limit: int = SESSIONS_MAX) -> None:
         self._limit = limit
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the one used last stands last
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def of(self, request: FetchRequest, now_s: float) -> FetchSession | Code | None:
-        """The session that a request continues or begins, or an error; None where there is to be none."""
+        """Return the session that a request continues or starts, or an error; None if there is no session."""
         if request.session_epoch <= FIRST_EPOCH:
             self._sessions.pop(request.session_id, None)
-            return self._begin(request, now_s) if request.session_epoch == FIRST_EPOCH else None
+            return self._start(request, now_s) if request.session_epoch == FIRST_EPOCH else None
         session = self._sessions.get(request.session_id)
         if session is None:
             return Code.FETCH_SESSION_ID_NOT_FOUND
@@ -124,15 +125,15 @@ class FetchSessions:
         self._sessions.move_to_end(session.id)
         return session
 
-    def _begin(self, request: FetchRequest, now_s: float) -> FetchSession | None:
+    def _start(self, request: FetchRequest, now_s: float) -> FetchSession | None:
         if len(self._sessions) >= self._limit:
             oldest = next(iter(self._sessions.values()))
-            if now_s - oldest.used_s < REST_S:
-                return None  # the consumer goes on without one
+            if now_s - oldest.used_s < IDLE_S:
+                return None  # the consumer continues without a session
             del self._sessions[oldest.id]
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
-            session_id = randrange(1, _ID_MAX)  # at random, so that one from before a restart is not taken for it
+            session_id = randrange(1, _ID_MAX)  # random, so that ids from before a restart are not valid
         session = self._sessions[session_id] = FetchSession(session_id, request.topics)
         session.used_s = now_s
         return session

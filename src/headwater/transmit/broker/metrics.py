@@ -1,7 +1,7 @@
-"""The broker's figures in Prometheus' text form, under the names that dashboards for Kafka know.
+"""The broker's metrics in Prometheus' text format, with the names that Kafka dashboards use.
 
-Offsets and lags are named as kafka_exporter does, the lag in seconds as kafka-lag-exporter does, the process as
-Prometheus' own clients do; what only we have starts with `headwater_`.
+Offsets and lags are named as in kafka_exporter, the lag in seconds as in kafka-lag-exporter, process metrics as in
+Prometheus' own clients; metrics that only Headwater has start with `headwater_`.
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from headwater.errors import CorruptError
 from headwater.record import TopicPartition
 from headwater.transmit.broker.node import Node
-from headwater.transmit.broker.retention_risk import endangered
+from headwater.transmit.broker.retention_risk import groups_at_risk
 from headwater.transmit.log.partition import OffsetOutOfRange, PartitionLog
 from headwater.transmit.records.batch import LOG_APPEND_TIME, check_batch
 from headwater.transmit.records.rewrite import raw_records
@@ -22,11 +22,11 @@ Sample = tuple[dict[str, object], float]
 
 
 def render(node: Node) -> str:
-    """Every metric as it stands now."""
-    return "".join((*_of_topics(node), *_of_groups(node), *_of_work(node), *_of_quotas(node)))
+    """Return the current value of every metric."""
+    return "".join((*_topics(node), *_groups(node), *_work(node), *_quotas(node)))
 
 
-def _of_topics(node: Node) -> Iterator[str]:
+def _topics(node: Node) -> Iterator[str]:
     entries = node.topics.entries()
     logs = list(_logs(node))
     yield _metric("kafka_brokers", "gauge", "Brokers of the cluster.", [({}, 1)])
@@ -35,20 +35,20 @@ def _of_topics(node: Node) -> Iterator[str]:
         [({"topic": entry.name}, entry.partitions) for entry in entries],
     )  # fmt: skip
     yield _metric(
-        "kafka_topic_partition_current_offset", "gauge", "Where the next visible record goes.",
+        "kafka_topic_partition_current_offset", "gauge", "The offset of the next visible record.",
         [(_labels(name), log.high_watermark) for name, log in logs],
     )  # fmt: skip
     yield _metric(
-        "kafka_topic_partition_oldest_offset", "gauge", "The oldest record that is still there.",
+        "kafka_topic_partition_oldest_offset", "gauge", "The offset of the oldest record.",
         [(_labels(name), log.start_offset) for name, log in logs],
     )  # fmt: skip
     yield _metric(
-        "headwater_topic_partition_size_bytes", "gauge", "Bytes of a partition on the disk.",
+        "headwater_topic_partition_size_bytes", "gauge", "Size of a partition on disk, in bytes.",
         [(_labels(name), log.size_bytes) for name, log in logs],
     )  # fmt: skip
 
 
-def _of_groups(node: Node) -> Iterator[str]:
+def _groups(node: Node) -> Iterator[str]:
     now_ms = node.clock.now_ms()
     offsets: list[Sample] = []
     lags: list[Sample] = []
@@ -70,11 +70,13 @@ def _of_groups(node: Node) -> Iterator[str]:
     node.counters.record_times = times
     at_risk: list[Sample] = [
         ({"consumergroup": each.group, **_labels(each.partition)}, each.records)
-        for each in endangered(node.catalog, node.topics, node.queues, now_ms)
+        for each in groups_at_risk(node.catalog, node.topics, node.share_groups, now_ms)
     ]
-    members: list[Sample] = [({"consumergroup": group.id}, len(group.members)) for group in node.groups.all()]
+    members: list[Sample] = [
+        ({"consumergroup": group.id}, len(group.members)) for group in node.classic_groups.all()
+    ]
     yield _metric("kafka_consumergroup_members", "gauge", "Members of a group.", members)
-    yield _metric("kafka_consumergroup_current_offset", "gauge", "What a group has committed.", offsets)
+    yield _metric("kafka_consumergroup_current_offset", "gauge", "The offset that a group has committed.", offsets)
     yield _metric("kafka_consumergroup_lag", "gauge", "Records that a group has not committed yet.", lags)
     yield _metric(
         "headwater_consumergroup_at_risk_records", "gauge",
@@ -86,50 +88,50 @@ def _of_groups(node: Node) -> Iterator[str]:
     )  # fmt: skip
 
 
-def _of_work(node: Node) -> Iterator[str]:
-    counters, intake, commit = node.counters, node.intake, node.topics.commit
+def _work(node: Node) -> Iterator[str]:
+    counters, memory, commit = node.counters, node.request_memory, node.topics.commit
     counts: list[Sample] = []
     times: list[Sample] = []
     for key, (count, seconds) in sorted(counters.requests.items()):
-        who: dict[str, object] = {"api": APIS[key].request.name.removesuffix("Request")}
-        counts.append((who, count))
-        times.append((who, seconds))
+        labels: dict[str, object] = {"api": APIS[key].request.name.removesuffix("Request")}
+        counts.append((labels, count))
+        times.append((labels, seconds))
     yield _metric("headwater_requests_total", "counter", "Requests answered.", counts)
     yield _metric(
-        "headwater_request_seconds_total", "counter", "Time until they were answered, waiting included.", times
+        "headwater_request_seconds_total", "counter", "Total time to answer requests, including waiting.", times
     )  # fmt: skip
     for name, kind, about, value in (
         ("headwater_bytes_in_total", "counter", "Bytes of requests.", counters.bytes_in),
-        ("headwater_bytes_out_total", "counter", "Bytes of answers.", counters.bytes_out),
+        ("headwater_bytes_out_total", "counter", "Bytes of responses.", counters.bytes_out),
         ("headwater_connections", "gauge", "Open connections.", counters.connections),
-        ("headwater_queued_request_bytes", "gauge", "Bytes of unanswered requests.", intake.held_bytes),
-        ("headwater_throttled_connections", "gauge", "Connections that wait for room.", intake.waiting),
+        ("headwater_queued_request_bytes", "gauge", "Bytes of unanswered requests.", memory.held_bytes),
+        ("headwater_throttled_connections", "gauge", "Connections that wait for request memory.", memory.waiting),
         ("headwater_fsync_total", "counter", "Files synced to the disk.", commit.syncs),
         ("headwater_fsync_seconds_total", "counter", "Time spent waiting for the disk.", commit.seconds),
     ):
         yield _metric(name, kind, about, [({}, value)])
-    if (memory := _resident_bytes()) is not None:
-        yield _metric("process_resident_memory_bytes", "gauge", "Memory of the process.", [({}, memory)])
+    if (resident := _resident_bytes()) is not None:
+        yield _metric("process_resident_memory_bytes", "gauge", "Memory of the process.", [({}, resident)])
 
 
-def _of_quotas(node: Node) -> Iterator[str]:
+def _quotas(node: Node) -> Iterator[str]:
     counts: list[Sample] = []
     times: list[Sample] = []
     for (kind, entity), meter in sorted(node.quotas.meters.items(), key=lambda item: str(item[0])):
-        who: dict[str, object] = {
+        labels: dict[str, object] = {
             "quota": kind.value, "user": entity.user or "", "client_id": entity.client_id or ""
         }  # fmt: skip
-        counts.append((who, meter.throttled))
-        times.append((who, meter.throttled_s))
+        counts.append((labels, meter.throttled))
+        times.append((labels, meter.throttled_s))
     yield _metric(
-        "headwater_quota_throttled_total", "counter", "Answers that asked a client to rest.", counts
+        "headwater_quota_throttled_total", "counter", "Responses with a throttle time.", counts
     )  # fmt: skip
     yield _metric(
-        "headwater_quota_throttled_seconds_total", "counter", "Seconds they asked for together.", times
+        "headwater_quota_throttled_seconds_total", "counter", "Total seconds of throttle time.", times
     )  # fmt: skip
     yield _metric(
-        "headwater_quota_resting_connections", "gauge", "Connections not read from because of a quota.",
-        [({}, node.counters.resting)],
+        "headwater_quota_resting_connections", "gauge", "Connections that are throttled by a quota.",
+        [({}, node.counters.throttled)],
     )  # fmt: skip
 
 
@@ -142,18 +144,18 @@ def _logs(node: Node) -> Iterator[tuple[TopicPartition, PartitionLog]]:
 
 
 def _time_of_next(node: Node, log: PartitionLog, offset: int) -> int | None:
-    """The timestamp of the next record to be read; of a group that stands still it is not looked for again."""
+    """Return the timestamp of the next record to read; cached for groups whose offset has not changed."""
     known = node.counters.record_times.get((log, offset))
     if known is not None:
         return known
     try:
         return _time_of(log, max(offset, log.start_offset))
-    except (OffsetOutOfRange, CorruptError, OSError):  # a reader gets the error; a scraper gets the other figures
+    except (OffsetOutOfRange, CorruptError, OSError):  # consumers get the error; the other metrics stay available
         return None
 
 
 def _time_of(log: PartitionLog, offset: int) -> int | None:
-    """The timestamp of the first record at or behind the offset; None if none can be seen."""
+    """Return the timestamp of the first visible record at or after the offset, or None."""
     while offset < log.high_watermark:
         data = log.read(offset, 1)
         if not data:
@@ -161,11 +163,11 @@ def _time_of(log: PartitionLog, offset: int) -> int | None:
         header = check_batch(data)
         if not header.is_control:
             if header.attributes & LOG_APPEND_TIME:
-                return header.max_timestamp  # of all its records, so that none has to be unpacked
+                return header.max_timestamp  # the timestamp of every record of the batch
             for record in raw_records(data, 0, header):
                 if record.offset >= offset:
                     return record.timestamp_ms
-        offset = header.next_offset  # it was a marker, or compaction has taken the rest of the batch
+        offset = header.next_offset  # a control batch, or compaction has removed the rest of the batch
     return None
 
 
@@ -189,5 +191,5 @@ def _resident_bytes() -> int | None:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
-        return None  # only Linux tells it this way
+        return None  # only Linux has this file
     return pages * os.sysconf("SC_PAGE_SIZE")

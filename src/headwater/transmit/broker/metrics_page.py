@@ -1,4 +1,4 @@
-"""A page for Prometheus: HTTP as far as a scraper needs it, in the loop of whom it asks."""
+"""A minimal HTTP server for Prometheus, in the event loop of the broker."""
 
 import asyncio
 import contextlib
@@ -8,21 +8,21 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 
 
 async def serve_metrics(host: str, port: int, render: Callable[[], str]) -> asyncio.Server:
-    """Answer GET /metrics with what `render` gives; each connection gets one answer."""
+    """Serve the text that `render` returns at /metrics; each connection gets one response."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(_response(head, render))
                 await writer.drain()
         writer.close()
 
-    return await asyncio.start_server(answer, host, port)
+    return await asyncio.start_server(respond, host, port)
 
 
 def _response(head: bytes, render: Callable[[], str]) -> bytes:
@@ -31,19 +31,19 @@ def _response(head: bytes, render: Callable[[], str]) -> bytes:
     if path != b"/metrics":
         return _page("404 Not Found", "the metrics are at /metrics\n")
     if method not in (b"GET", b"HEAD"):
-        return _page("405 Method Not Allowed", "only GET is answered\n")
+        return _page("405 Method Not Allowed", "only GET is supported\n")
     try:
         body = render()
-    except Exception:  # a scraper must not end the broker
+    except Exception:  # an error in the metrics must not stop the broker
         logger.exception("cannot collect the metrics")
-        return _page("500 Internal Server Error", "cannot collect the metrics; the broker's log says why\n")
-    return _page("200 OK", body, is_wanted=method == b"GET")
+        return _page("500 Internal Server Error", "cannot collect the metrics; see the broker's log\n")
+    return _page("200 OK", body, has_body=method == b"GET")
 
 
-def _page(status: str, body: str, *, is_wanted: bool = True) -> bytes:
+def _page(status: str, body: str, *, has_body: bool = True) -> bytes:
     content = body.encode()
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(content)}\r\n"
         "Connection: close\r\n\r\n"
     )
-    return head.encode() + (content if is_wanted else b"")
+    return head.encode() + (content if has_body else b"")

@@ -1,9 +1,9 @@
-"""Node: what one broker has and is, for the handlers to work on.
+"""The state of one broker, which the handlers work on.
 
 On disk, below the broker's directory:
 
     broker.lock                    held by the process that runs it
-    meta.db                        topics, committed offsets, producer ids (catalog), transactions (ledger)
+    meta.db                        SQLite: topics, committed offsets, producer ids, groups, transactions
     log/<topic>-<partition>-<id>/  the segments of a partition
 """
 
@@ -18,6 +18,7 @@ from headwater.transmit.broker.fetch_sessions import FetchSessions
 from headwater.transmit.broker.request_memory import RequestMemory
 from headwater.transmit.groups.classic import ClassicGroups
 from headwater.transmit.groups.consumer import ConsumerGroups
+from headwater.transmit.groups.kinds import GroupKinds
 from headwater.transmit.groups.share.share_groups import ShareGroups
 from headwater.transmit.groups.store import GroupStore
 from headwater.transmit.log.partition import LogSettings
@@ -36,18 +37,18 @@ CLUSTER_ID = "headwater"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """How a broker behaves; Kafka's names, with `_` for `.`."""
+    """Settings of a broker, named as in Kafka with `_` in place of `.`."""
 
     data: Path
     host: str = "127.0.0.1"
     port: int = 9092
     advertised_host: str | None = None
-    """What clients are told to connect to; the listening host if None."""
+    """The host that clients connect to; defaults to the listening host."""
     num_partitions: int = 1
-    """Of a topic that is created without saying."""
+    """Number of partitions of a topic that is created without one."""
     auto_create_topics_enable: bool = True
     durability: Durability = Durability.FSYNC
-    """Its name as text does, too."""
+    """Also accepts the name as text."""
     segment_bytes: int = 1 << 30
     message_max_bytes: int = 1_048_588
     log_retention_check_interval_ms: int = 300_000
@@ -56,24 +57,24 @@ class BrokerSettings:
     transaction_max_timeout_ms: int = 15 * 60_000
     transactional_id_expiration_ms: int = 7 * 86_400_000
     group_initial_rebalance_delay_ms: int = 0
-    """How long the first member of an empty group waits for others; Kafka's own default is 3000."""
+    """Time that the first member of an empty group waits for others; Kafka's default is 3000."""
     accept_any_replication_factor: bool = False
-    """Whether a topic that asks for three replicas gets the one there is, and not an error."""
+    """Create topics with one replica even if more are requested, instead of returning an error."""
     queued_max_request_bytes: int = 128 << 20
-    """Of all requests that are being received or wait for the disk; beyond it clients are not read from."""
+    """Limit on the requests that are being received or wait for the disk; above it the broker stops reading."""
 
     def __post_init__(self) -> None:
         try:
             object.__setattr__(self, "durability", Durability(self.durability))
         except ValueError:
             raise InvalidError(
-                f"cannot read durability {self.durability!r}: expected {', '.join(Durability)}"
+                f"invalid durability {self.durability!r}: expected one of {', '.join(Durability)}"
             ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where clients find this node."""
+    """The address of this node for clients."""
 
     host: str
     port: int
@@ -81,26 +82,27 @@ class Endpoint:
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """The parts of a running broker. Used from its loop only."""
+    """The parts of a running broker. Used only from its event loop."""
 
     settings: BrokerSettings
     endpoint: Endpoint
     clock: Clock
     catalog: Catalog
     topics: Topics
-    groups: ClassicGroups
     transactions: Coordinator
     group_store: GroupStore
-    queues: ShareGroups
-    consumers: ConsumerGroups
+    group_kinds: GroupKinds
+    classic_groups: ClassicGroups
+    consumer_groups: ConsumerGroups
+    share_groups: ShareGroups
     fetch_sessions: FetchSessions
-    intake: RequestMemory
+    request_memory: RequestMemory
     counters: Counters
     quotas: Quotas
 
 
 def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Node:
-    """Open what is on disk, recovering what a crash left behind."""
+    """Open the data directory, and recover from a crash if needed."""
     catalog = Catalog(settings.data / "meta.db")
     topics = Topics(
         settings.data / "log",
@@ -122,7 +124,9 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
     for partition in topics.partitions():
         if partition.log.damage:
             logger.error(
-                "opened read-only up to the damage, nothing was cut: %s: %s", partition.name, partition.log.damage
+                "opened %s read-only up to a corrupt batch, nothing was truncated: %s",
+                partition.name,
+                partition.log.damage,
             )
     transactions = Coordinator(
         TransactionStore(settings.data / "meta.db"),
@@ -134,19 +138,22 @@ def open_node(settings: BrokerSettings, endpoint: Endpoint, clock: Clock) -> Nod
         clock.now_ms,
     )
     group_store = GroupStore(settings.data / "meta.db")
+    classic_groups = ClassicGroups(settings.group_initial_rebalance_delay_ms / 1000)
+    consumer_groups = ConsumerGroups(topics.sizes)
     return Node(
         settings=settings,
         endpoint=endpoint,
         clock=clock,
         catalog=catalog,
         topics=topics,
-        groups=ClassicGroups(settings.group_initial_rebalance_delay_ms / 1000),
         transactions=transactions,
         group_store=group_store,
-        queues=ShareGroups(topics, group_store, clock),
-        consumers=ConsumerGroups(topics.sizes),
+        group_kinds=GroupKinds(group_store, classic_groups, consumer_groups),
+        classic_groups=classic_groups,
+        consumer_groups=consumer_groups,
+        share_groups=ShareGroups(topics, group_store, clock),
         fetch_sessions=FetchSessions(),
-        intake=RequestMemory(settings.queued_max_request_bytes),
+        request_memory=RequestMemory(settings.queued_max_request_bytes),
         counters=Counters(),
-        quotas=Quotas({Entity(*who): values for who, values in catalog.quotas().items()}),
+        quotas=Quotas({Entity(*names): values for names, values in catalog.quotas().items()}),
     )

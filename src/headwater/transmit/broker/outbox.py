@@ -1,6 +1,6 @@
-"""Sending answers: what a socket does not take at once is kept, in order, and sent when it takes more.
+"""Responses that are not sent yet, in order.
 
-Bytes that stand together leave in one call; a region of a file goes straight from the kernel's cache. Nothing is
+Adjacent buffers are sent in one call, and regions of files directly from the kernel's page cache. No bytes are
 joined or copied.
 """
 
@@ -10,21 +10,22 @@ from collections.abc import Iterable
 from itertools import islice
 
 from headwater.transmit.records.file_region import FileRegion, Part
+from headwater.transmit.transport import Transport
 
 BYTES_A_TURN = 4 << 20
-"""Then others have their turn, however fast the client takes it."""
-_BUFFERS_MAX = 64  # for one call; systems take 1024
+"""After these many bytes, other connections are served, even if the client accepts more."""
+_BUFFERS_MAX = 64  # in one call; operating systems accept 1024
 
 
 class Outbox:
-    """Parts that wait to be sent to one client. Its socket does not block."""
+    """The unsent parts of the responses to one client."""
 
-    def __init__(self, to: socket.socket) -> None:
-        self._socket = to
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self._parts: deque[Part | memoryview] = deque()
-        self._sent = 0  # of the first part, if that is a region
+        self._sent = 0  # bytes sent of the first part, if that is a region
         self.size = 0
-        """Bytes that wait."""
+        """Number of unsent bytes."""
 
     def put(self, parts: Iterable[Part]) -> None:
         for part in parts:
@@ -32,7 +33,7 @@ class Outbox:
             self.size += len(part)
 
     def send(self) -> None:
-        """Send what the socket takes now, up to a bound; an OSError if the client has gone."""
+        """Send what the transport accepts now, up to BYTES_A_TURN. Raises OSError if the client is gone."""
         left = min(self.size, BYTES_A_TURN)
         try:
             while left > 0:
@@ -49,9 +50,11 @@ class Outbox:
     def _send_some(self, count: int) -> int:
         first = self._parts[0]
         if isinstance(first, FileRegion):
-            sent = first.send(self._socket.fileno(), self._sent, count)
+            sent = self._transport.send_region(first, self._sent, count)
             if not sent:
-                raise OSError(f"a region of {first.size} bytes ended at {self._sent}: its file was cut")
+                raise OSError(
+                    f"cannot send a region of {first.size} bytes: its file was truncated at byte {self._sent}"
+                )
             self._sent += sent
             if self._sent == first.size:
                 self._parts.popleft()
@@ -64,10 +67,10 @@ class Outbox:
         flags = 0
         for part in islice(self._parts, _BUFFERS_MAX):
             if isinstance(part, FileRegion):
-                flags = socket.MSG_MORE  # so that what belongs together travels together
+                flags = socket.MSG_MORE  # so that both are sent in one packet
                 break
             buffers.append(part)
-        sent = left = self._socket.sendmsg(buffers, (), flags)
+        sent = left = self._transport.sendmsg(buffers, (), flags)
         for buffer in buffers:
             if left < len(buffer):
                 self._parts[0] = memoryview(buffer)[left:]

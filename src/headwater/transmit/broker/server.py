@@ -1,24 +1,21 @@
-"""Sockets around `broker`: clients are taken in (`connection` answers them), and what has to happen from time to
-time does.
-"""
+"""The broker's server: accepts client connections and runs the broker's periodic tasks."""
 
 import asyncio
-import errno
 import logging
 import socket
 import sqlite3
 
 from headwater.clock import Clock
-from headwater.errors import ConflictError, InvalidError
 from headwater.locks import FolderLock
 from headwater.record import TopicPartition
 from headwater.transmit.broker.connection import CHUNK_BYTES, Connection
 from headwater.transmit.broker.metrics import render
 from headwater.transmit.broker.node import BrokerSettings, Endpoint, Node, open_node
-from headwater.transmit.broker.retention_risk import endangered
+from headwater.transmit.broker.retention_risk import groups_at_risk
 from headwater.transmit.groups.settings import CONSUMER_SESSION_MS
 from headwater.transmit.topics.group_commit import INTERVAL_S
 from headwater.transmit.topics.upkeep import Upkeep
+from headwater.transmit.transport import SocketTransport, listen
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +23,11 @@ EXPIRE_EVERY_S = 0.1
 TRANSACTIONS_EVERY_S = 0.5
 PRODUCERS_EVERY_S = 60.0
 BACKLOG = 512
-ACCEPT_AGAIN_S = 1.0
+ACCEPT_RETRY_S = 1.0
 
 
 class Listener:
-    """Takes in clients until it is closed."""
+    """Accepts client connections until it is closed."""
 
     def __init__(self, listening: socket.socket, node: Node) -> None:
         self.connections: set[Connection] = set()
@@ -43,7 +40,7 @@ class Listener:
         self._listen()
 
     def close(self) -> None:
-        """Take in no more; those who are in stay."""
+        """Stop accepting; the open connections stay open."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._socket)
@@ -56,21 +53,20 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(BACKLOG):
             try:
-                client, _ = self._socket.accept()
+                client, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptor is left, say: the client stays in the queue meanwhile
-                logger.error("cannot take in a client: %s; trying again in %s s", error, ACCEPT_AGAIN_S)
+            except OSError as error:  # for example no file descriptor is left; the client stays in the backlog
+                logger.error("cannot accept a client: %s; retrying in %s s", error, ACCEPT_RETRY_S)
                 self._loop.remove_reader(self._socket)
-                self._pause = self._loop.call_later(ACCEPT_AGAIN_S, self._listen)
+                self._pause = self._loop.call_later(ACCEPT_RETRY_S, self._listen)
                 return
-            client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            Connection(client, self._node, self.connections, self._chunk)
+            Connection(SocketTransport(client, address[0]), self._node, self.connections, self._chunk)
 
 
 class Server:
-    """Listens for clients until it is closed."""
+    """A running broker."""
 
     def __init__(self, node: Node, listener: Listener, lock: FolderLock) -> None:
         self.endpoint = node.endpoint
@@ -79,7 +75,7 @@ class Server:
             for partition in node.topics.partitions()
             if partition.log.recovered_bytes
         ]
-        """Partitions whose last segment was cut when it was opened, and by how many bytes."""
+        """Partitions whose last segment was truncated when it was opened, and by how many bytes."""
         self._node = node
         self._listener = listener
         self._lock = lock
@@ -99,11 +95,11 @@ class Server:
         ]
 
     def metrics(self) -> str:
-        """What Prometheus scrapes; to be called in the broker's loop."""
+        """Return the metrics in Prometheus' text format. Call it in the broker's event loop."""
         return render(self._node)
 
     async def close(self) -> None:
-        """Stop listening, let go of clients, and close the files."""
+        """Stop listening, disconnect the clients, and close the files."""
         self._listener.close()
         for task in self._tasks:
             task.cancel()
@@ -111,7 +107,7 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._node.transactions.close()
         self._upkeep.close()
-        await self._node.queues.close()
+        await self._node.share_groups.close()
         await self._node.topics.close()
         self._node.catalog.close()
         self._lock.release()
@@ -120,12 +116,12 @@ class Server:
         while True:
             await asyncio.sleep(EXPIRE_EVERY_S)
             now = self._node.clock.monotonic()
-            self._node.groups.expire(now)
-            self._node.queues.expire(now)
-            self._node.consumers.expire(now, self._session_s)
+            self._node.classic_groups.expire(now)
+            self._node.share_groups.expire(now)
+            self._node.consumer_groups.expire(now, self._session_s)
 
     def _session_s(self, group: str) -> float:
-        return self._node.queues.settings(group).number(CONSUMER_SESSION_MS) / 1000
+        return self._node.share_groups.settings(group).number(CONSUMER_SESSION_MS) / 1000
 
     async def _sync_logs(self) -> None:
         while True:
@@ -135,19 +131,19 @@ class Server:
     async def _end_transactions(self) -> None:
         while True:
             try:
-                self._node.transactions.tick()  # at once, so that what a crash cut short is finished first
-            except sqlite3.Error as error:  # a full disk, say: what could not be noted is tried again
-                logger.error("cannot look after transactions: %s", error)
+                self._node.transactions.tick()  # before the first sleep: finish what a crash interrupted
+            except sqlite3.Error as error:  # for example a full disk; retried in the next round
+                logger.error("cannot expire and complete transactions, retrying: %s", error)
             await asyncio.sleep(TRANSACTIONS_EVERY_S)
 
     async def _warn_of_retention(self) -> None:
-        """Say once of each group that it is about to lose records, as often as that changes."""
-        told: dict[tuple[str, TopicPartition], int] = {}
+        """Log a warning for each group that will lose records to retention, once for each change of the offset."""
+        logged: dict[tuple[str, TopicPartition], int] = {}
         while True:
             node = self._node
-            for each in endangered(node.catalog, node.topics, node.queues, node.clock.now_ms()):
-                if told.get((each.group, each.partition)) != each.before:
-                    told[each.group, each.partition] = each.before
+            for each in groups_at_risk(node.catalog, node.topics, node.share_groups, node.clock.now_ms()):
+                if logged.get((each.group, each.partition)) != each.before:
+                    logged[each.group, each.partition] = each.before
                     logger.warning("%s", each)
             await asyncio.sleep(self._node.settings.log_retention_check_interval_ms / 1000)
 
@@ -160,11 +156,11 @@ class Server:
 
 
 async def serve(settings: BrokerSettings, clock: Clock) -> Server:
-    """Open the data directory, take the address and start to answer."""
+    """Open the data directory, bind the address, and start the broker."""
     lock = FolderLock(settings.data, "broker.lock", holder="broker")
     listening = None
     try:
-        listening = _bind(settings)
+        listening = listen(settings.host, settings.port, option="--listen", backlog=BACKLOG)
         host, port = listening.getsockname()[:2]
         node = open_node(settings, Endpoint(host=settings.advertised_host or host, port=port), clock)
     except BaseException:
@@ -173,17 +169,3 @@ async def serve(settings: BrokerSettings, clock: Clock) -> Server:
         lock.release()
         raise
     return Server(node, Listener(listening, node), lock)
-
-
-def _bind(settings: BrokerSettings) -> socket.socket:
-    address = f"{settings.host}:{settings.port}"
-    try:
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConflictError(
-                f"cannot listen on {address}: the address is in use",
-                hint="stop the other program, or choose another port with --listen (port 0 takes a free one)",
-            ) from error
-        raise InvalidError(f"cannot listen on {address}: {error.strerror or error}") from error

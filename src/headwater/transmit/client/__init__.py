@@ -1,8 +1,9 @@
 """The blocking client of our own processes, for our broker and for Apache Kafka.
 
-client                          connections, metadata, offsets, record batches in and out
+client, connection, errors      metadata, offsets, record batches in and out; connections; error codes raised
+reading                         decoded records
 topics, groups, quotas          administration
 transactions                    a transactional producer
-lag                             how far groups are behind
+lag                             lag of groups, and records that retention will soon delete
 redrive                         move dead letters back to their topics, exactly once
 """

@@ -1,11 +1,10 @@
-"""The small client of our own processes: metadata, offsets, raw batches in and out. Blocking, no threads.
+"""A small blocking client without threads: metadata, offsets, and record batches as bytes.
 
-It speaks to any Kafka broker, several of them too (each partition is asked of its leader). It hands out record
-batches as bytes, because those who use it (the Spark source, above all) decode them by the column. Users have
-better clients for everything else. Not thread-safe: one client a thread.
+It works with any Kafka broker and with clusters: requests for a partition go to its leader. It returns record
+batches as bytes, because its main user, the Spark source, decodes them into columns. It is for Headwater's own
+processes; applications should use a full Kafka client. Not thread-safe: use one client per thread.
 """
 
-import socket
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping
@@ -14,22 +13,19 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafka.protocol.admin import CreateTopicsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
-from kafka.protocol.producer import (
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    ProduceRequest,
-)
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import ProduceRequest
 
-from headwater.errors import HeadwaterError, InvalidError, RefusedError, UnavailableError
+from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.record import Record, TopicPartition
+from headwater.transmit.client.connection import ConnectionPool
+from headwater.transmit.client.errors import Errors, check_code
 from headwater.transmit.records.batch import batches_of, encode_batch, walk
 from headwater.transmit.records.control import drop_aborted
-from headwater.transmit.wire.apis import APIS
+from headwater.transmit.transport import Address, Connect, connect
 from headwater.transmit.wire.codes import Code
-from headwater.transmit.wire.frame import LENGTH, skip_tags
+from headwater.transmit.wire.fetch import READ_COMMITTED, READ_UNCOMMITTED
 
 LATEST, EARLIEST = -1, -2
 TIMEOUT_S = 30.0
@@ -37,19 +33,10 @@ FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
 _PAUSE_S = 0.05
 IN_FLIGHT_MAX = 5
-"""Unanswered requests to a node: of so many batches a partition remembers that it has them."""
-# Above these, records and offsets name topics by id only, and transactions are for brokers among themselves or of
-# the protocol's version 2; names and version 1 are what we have.
-_VERSION_CAPS = {
-    FetchRequest.API_KEY: 12,
-    ProduceRequest.API_KEY: 9,
-    MetadataRequest.API_KEY: 12,
-    OffsetCommitRequest.API_KEY: 9,
-    OffsetFetchRequest.API_KEY: 9,
-    AddPartitionsToTxnRequest.API_KEY: 3,
-    InitProducerIdRequest.API_KEY: 5,
-    EndTxnRequest.API_KEY: 4,
-}
+"""Maximum number of unanswered requests to a node: a partition deduplicates this many batches of a producer."""
+
+PRODUCE_ERRORS: Errors = {Code.MESSAGE_TOO_LARGE: RefusedError, Code.INVALID_RECORD: RefusedError}
+"""Codes for records that the topic does not accept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +48,7 @@ class TopicInfo:
 
 
 class Client:
-    """A connection to a cluster, made when it is first needed."""
+    """A client of one cluster; connections are opened on first use."""
 
     def __init__(
         self,
@@ -70,26 +57,26 @@ class Client:
         client_id: str = "headwater",
         timeout_s: float = TIMEOUT_S,
         read_committed: bool = False,
+        connect: Connect = connect,
     ) -> None:
-        """With `read_committed`, offsets end before undecided transactions, and aborted records are left out."""
+        """With `read_committed`, reading stops before open transactions and omits aborted records."""
         self._bootstrap = _parse_servers(bootstrap_servers)
         self._bootstrap_servers = bootstrap_servers
-        self._client_id = client_id
         self._timeout_s = timeout_s
-        self._isolation_level = 1 if read_committed else 0
-        self._nodes: dict[int, tuple[str, int]] = {}
-        self._connections: dict[tuple[str, int], _Connection] = {}
+        self._isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
+        self._nodes: dict[int, Address] = {}
+        self._connections = ConnectionPool(client_id, connect, timeout_s)
         self._topics: dict[str, TopicInfo] = {}
 
     # -- topics -----------------------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None, *, auto_create: bool = False) -> dict[str, TopicInfo]:
-        """The topics there are, or those of the given ones that exist.
+        """Return all topics, or those of the given ones that exist.
 
-        With `auto_create` the broker is asked to create those that do not, which it does if its settings say so.
+        With `auto_create`, the broker creates missing topics if its settings allow it.
         """
         wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=n) for n in names]
-        response = self._call(None, MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create))
+        response = self.call(MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create))
         self._nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         found = {
             topic.name: TopicInfo(
@@ -102,7 +89,7 @@ class Client:
         return found
 
     def create_topic(self, name: str, *, partitions: int = -1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic, and wait until it can be used; one that is there already is fine."""
+        """Create a topic unless it exists, and wait until it can be used."""
         shape = CreateTopicsRequest.CreatableTopic
         topic = shape(
             name=name,
@@ -112,22 +99,22 @@ class Client:
             configs=[shape.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=int(self._timeout_s * 1000), validate_only=False)
-        (result,) = self._call(None, request).topics
+        (result,) = self.call(request).topics
         if result.error_code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
             raise InvalidError(f"cannot create topic {name!r}: {result.error_message or result.error_code}")
-        _wait_for_leaders(self, name, deadline=time.monotonic() + self._timeout_s)
+        self._wait_for_leaders(name, deadline=time.monotonic() + self._timeout_s)
 
     # -- offsets ----------------------------------------------------------------------------------------------
 
     def offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
-        """The offset of each partition at EARLIEST, LATEST, or the first record at a time in milliseconds.
+        """Return the offset of each partition: EARLIEST, LATEST, or the first record since a time in milliseconds.
 
-        A time later than the last record gives -1.
+        The offset is -1 if the time is later than the last record.
         """
         return self.offsets_at(dict.fromkeys(partitions, at))
 
     def offsets_at(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """As `offsets`, with a time of its own for each partition."""
+        """Return offsets as `offsets` does, with a separate time for each partition."""
         found: dict[TopicPartition, int] = {}
         for leader, partitions in self._by_leader(wanted).items():
             request = ListOffsetsRequest(
@@ -146,33 +133,35 @@ class Client:
                     for topic, tps in _by_topic(partitions).items()
                 ],
             )
-            for topic in self._call(leader, request).topics:
-                for answer in topic.partitions:
-                    tp = TopicPartition(topic.name, answer.partition_index)
-                    _check(answer.error_code, f"look up offsets of {tp}")
-                    found[tp] = answer.offset
+            for topic in self.call(request, node=leader).topics:
+                for result in topic.partitions:
+                    tp = TopicPartition(topic.name, result.partition_index)
+                    check_code(result.error_code, f"look up offsets of {tp}")
+                    found[tp] = result.offset
         return found
 
     # -- records ----------------------------------------------------------------------------------------------
 
     def read(self, partition: TopicPartition, offset: int) -> tuple[bytes, int]:
-        """Read some batches from the one that holds the offset on; return them and the offset behind them."""
+        """Read batches, starting with the one that contains the offset; return them and the offset after them."""
         data, aborted = self._fetch(partition, offset, FETCH_BYTES)
-        behind = offset
+        next_offset = offset
         for _, header in walk(data):
-            behind = header.next_offset
-        if behind <= offset:
-            raise UnavailableError(f"cannot read {partition} at offset {offset}: the broker sends nothing more")
-        return drop_aborted(data, aborted), behind
+            next_offset = header.next_offset
+        if next_offset <= offset:
+            raise UnavailableError(
+                f"cannot read {partition} at offset {offset}: the broker returned no further records"
+            )
+        return drop_aborted(data, aborted), next_offset
 
     def fetch(self, partition: TopicPartition, offset: int, *, max_bytes: int = FETCH_BYTES) -> bytes:
-        """Read batches from an offset on; empty if there is nothing yet."""
+        """Read batches from an offset; empty if there are no records yet."""
         return drop_aborted(*self._fetch(partition, offset, max_bytes))
 
     def _fetch(
         self, partition: TopicPartition, offset: int, max_bytes: int
     ) -> tuple[bytes, list[tuple[int, int]]]:
-        """Batches, and the aborted transactions among them by producer and first offset."""
+        """Return batches, and producer id and first offset of the aborted transactions among them."""
         shape = FetchRequest.FetchTopic
         request = FetchRequest(
             replica_id=-1,
@@ -200,14 +189,18 @@ class Client:
             forgotten_topics_data=[],
             rack_id="",
         )
-        response = self._call(self.leader(partition), request)
-        (answer,) = response.responses[0].partitions
-        _check(answer.error_code, f"read {partition} at offset {offset}")
-        aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or []]
-        return bytes(answer.records or b""), aborted
+        response = self.call(request, node=self.leader(partition))
+        (result,) = response.responses[0].partitions
+        check_code(
+            result.error_code,
+            f"read {partition} at offset {offset}",
+            errors={Code.OFFSET_OUT_OF_RANGE: InvalidError},
+        )
+        aborted = [(a.producer_id, a.first_offset) for a in result.aborted_transactions or []]
+        return bytes(result.records or b""), aborted
 
     def produce(self, partition: TopicPartition, batch: bytes) -> int:
-        """Append one record batch and wait until it is safe; return the offset of its first record."""
+        """Append one record batch, wait until it is durable, and return the offset of its first record."""
         shape = ProduceRequest.TopicProduceData
         request = ProduceRequest(
             transactional_id=None,
@@ -220,12 +213,12 @@ class Client:
                 )
             ],
         )
-        (answer,) = self._call(self.leader(partition), request).responses[0].partition_responses
-        _check(answer.error_code, f"append to {partition}", answer.error_message)
-        return int(answer.base_offset)
+        (result,) = self.call(request, node=self.leader(partition)).responses[0].partition_responses
+        check_code(result.error_code, f"append to {partition}", result.error_message, errors=PRODUCE_ERRORS)
+        return int(result.base_offset)
 
     def append(self, partition: TopicPartition, records: Iterable[Record]) -> None:
-        """Append records in batches, and wait until they are safe; a batch that is too large becomes two."""
+        """Append records in batches, and wait until they are durable; a batch that is too large is split."""
         waiting = deque(batches_of(records))
         while waiting:
             batch = waiting.popleft()
@@ -238,32 +231,38 @@ class Client:
                 waiting.extendleft((batch[middle:], batch[:middle]))
 
     def call(self, request: Any, *, node: int | None = None) -> Any:
-        """Send any other request, to a node or to whoever answers, and wait for the response."""
-        return self._call(node, request)
+        """Send a request to a node, or to the first bootstrap server that responds; wait for the response."""
+        addresses = self._bootstrap if node is None else [self._nodes[node]]
+        problem: OSError | None = None
+        for address in addresses:
+            try:
+                return self._connections.get(address).call(request)
+            except OSError as error:
+                self._connections.drop(address)
+                problem = error
+        raise _unreachable(addresses, problem) from problem
 
     def call_all(self, requests: Iterable[Any], *, node: int) -> Generator[Any, None, None]:
-        """Send requests to a node, a few of them ahead of their responses, which come in order."""
+        """Send requests to a node, up to IN_FLIGHT_MAX before their responses; yield the responses in order."""
         address = self._nodes[node]
-        ahead: deque[Any] = deque()
+        in_flight: deque[Any] = deque()
         try:
-            connection = self._connect(address)
+            connection = self._connections.get(address)
             for request in requests:
-                ahead.append(connection.send(request))
-                if len(ahead) >= IN_FLIGHT_MAX:
-                    yield connection.receive(*ahead.popleft())
-            while ahead:
-                yield connection.receive(*ahead.popleft())
+                in_flight.append(connection.send(request))
+                if len(in_flight) >= IN_FLIGHT_MAX:
+                    yield connection.receive(*in_flight.popleft())
+            while in_flight:
+                yield connection.receive(*in_flight.popleft())
         except OSError as error:
-            self._drop(address)
+            self._connections.drop(address)
             raise _unreachable([address], error) from error
         finally:
-            if ahead:
-                self._drop(address)  # The next one who asks would read the responses to these.
+            if in_flight:
+                self._connections.drop(address)  # otherwise the next call would receive the responses to these
 
     def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -273,16 +272,18 @@ class Client:
     ) -> None:
         self.close()
 
-    # -- inside -----------------------------------------------------------------------------------------------
+    # -- leaders ----------------------------------------------------------------------------------------------
 
     def leader(self, partition: TopicPartition) -> int:
-        """The node that leads a partition."""
+        """Return the node that leads a partition."""
         info = self._topics.get(partition.topic) or self.topics([partition.topic]).get(partition.topic)
         if info is None or partition.partition not in info.leaders:
             raise InvalidError(f"there is no partition {partition} at {self._bootstrap_servers}")
         node = info.leaders[partition.partition]
         if node not in self._nodes:
-            raise UnavailableError(f"nobody leads partition {partition} at {self._bootstrap_servers} just now")
+            raise UnavailableError(
+                f"partition {partition} at {self._bootstrap_servers} has no leader at the moment"
+            )
         return node
 
     def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
@@ -291,104 +292,31 @@ class Client:
             leaders.setdefault(self.leader(partition), []).append(partition)
         return leaders
 
-    def _call(self, node: int | None, request: Any) -> Any:
-        """Send a request to a node, or to whoever answers first, and wait for the response."""
-        addresses = self._bootstrap if node is None else [self._nodes[node]]
-        problem: OSError | None = None
-        for address in addresses:
+    def _wait_for_leaders(self, topic: str, deadline: float) -> None:
+        """Wait until every partition of a topic has a leader; in a cluster that happens after its creation."""
+        while True:
+            info = self.topics([topic]).get(topic)
             try:
-                return self._connect(address).call(request)
-            except OSError as error:
-                self._drop(address)
-                problem = error
-        raise _unreachable(addresses, problem) from problem
-
-    def _connect(self, address: tuple[str, int]) -> "_Connection":
-        connection = self._connections.get(address)
-        if connection is None:
-            connection = _Connection(address, self._client_id, self._timeout_s)
-            self._connections[address] = connection
-        return connection
-
-    def _drop(self, address: tuple[str, int]) -> None:
-        connection = self._connections.pop(address, None)
-        if connection is not None:
-            connection.close()
+                if info is not None:
+                    self.offsets([TopicPartition(topic, number) for number in info.leaders], LATEST)
+                    return
+            except UnavailableError:
+                pass
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"cannot use topic {topic!r}: it was created, but has no leader yet")
+            time.sleep(_PAUSE_S)
 
 
-class _Connection:
-    """One socket; a request at a time."""
-
-    def __init__(self, address: tuple[str, int], client_id: str, timeout_s: float) -> None:
-        self._client_id = client_id
-        self._correlation_id = 0
-        self._socket = socket.create_connection(address, timeout=timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._versions = {ApiVersionsRequest.API_KEY: (0, 0)}
-        try:
-            response = self.call(ApiVersionsRequest())
-        except BaseException:
-            self._socket.close()  # nobody else knows of it yet
-            raise
-        self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-
-    def call(self, request: Any) -> Any:
-        return self.receive(*self.send(request))
-
-    def send(self, request: Any) -> tuple[Any, int, int]:
-        """Send a request; what is returned tells `receive` how to read its response."""
-        version = self._version(request)
-        self._correlation_id += 1
-        request.API_VERSION = version
-        request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
-        self._socket.sendall(request.encode(version=version, header=True, framed=True))
-        return APIS[request.API_KEY].response, version, self._correlation_id
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _version(self, request: Any) -> int:
-        key = request.API_KEY
-        low, high = self._versions.get(key, (0, -1))
-        version = min(high, request.max_version, _VERSION_CAPS.get(key, high))
-        if version < low:
-            raise UnavailableError(
-                f"the broker does not offer {request.name} in a version we know: it has {low} to {high}"
-            )
-        return int(version)
-
-    def receive(self, response: Any, version: int, asked: int) -> Any:
-        (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
-        frame = memoryview(self._exactly(size))
-        (correlation_id,) = LENGTH.unpack_from(frame)
-        if correlation_id != asked:
-            raise OSError(f"response {correlation_id} to request {asked}")
-        at = LENGTH.size
-        if response.flexible_version_q(version) and response.API_KEY != ApiVersionsRequest.API_KEY:
-            at = skip_tags(frame, at)
-        return response.decode(frame[at:], version=version)
-
-    def _exactly(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            received = self._socket.recv_into(view)
-            if not received:
-                raise ConnectionResetError("the broker closed the connection")
-            view = view[received:]
-        return data
-
-
-def _unreachable(addresses: Iterable[tuple[str, int]], problem: OSError | None) -> UnavailableError:
-    places = ", ".join(f"{host}:{port}" for host, port in addresses)
+def _unreachable(addresses: Iterable[Address], problem: OSError | None) -> UnavailableError:
+    servers = ", ".join(f"{host}:{port}" for host, port in addresses)
     return UnavailableError(
-        f"cannot reach a broker at {places}: {problem}",
-        hint="is it running? `headwater broker` starts one; --bootstrap-servers names another",
+        f"cannot reach a broker at {servers}: {problem}",
+        hint="start one with `headwater broker`, or give the address of another with --bootstrap-servers",
     )
 
 
-def _parse_servers(servers: str) -> list[tuple[str, int]]:
-    """Read `host:port,host:port`."""
+def _parse_servers(servers: str) -> list[Address]:
+    """Parse `host:port,host:port`."""
     addresses = []
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")
@@ -403,30 +331,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicParti
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(partition)
     return topics
-
-
-def _wait_for_leaders(client: Client, topic: str, deadline: float) -> None:
-    """In a cluster a topic is made first, and then known and led here and there."""
-    while True:
-        info = client.topics([topic]).get(topic)
-        try:
-            if info is not None:
-                client.offsets([TopicPartition(topic, number) for number in info.leaders], LATEST)
-                return
-        except UnavailableError:
-            pass
-        if time.monotonic() > deadline:
-            raise UnavailableError(f"cannot use topic {topic!r}: it was made, but nobody leads it yet")
-        time.sleep(_PAUSE_S)
-
-
-def _check(code: int, attempt: str, message: str | None = None) -> None:
-    if code == Code.NONE:
-        return
-    name = Code(code).name if code in list(Code) else f"error {code}"
-    kind: type[HeadwaterError] = UnavailableError
-    if code in (Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD):
-        kind = RefusedError
-    if code == Code.OFFSET_OUT_OF_RANGE:
-        kind = InvalidError
-    raise kind(f"cannot {attempt}: {message or name}")

@@ -1,4 +1,4 @@
-"""Groups seen from outside, by our own client: listing, describing, moving and deleting them. Blocking."""
+"""Administration of groups: list, describe, move and delete them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from headwater.errors import ConflictError, InvalidError, UnavailableError
+from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.record import TopicPartition
 from headwater.transmit.client.client import Client
+from headwater.transmit.client.errors import check_code
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.json_messages import (
     AlterShareGroupOffsetsRequest,
@@ -27,16 +28,16 @@ from headwater.transmit.wire.json_messages import (
 
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 _GROUP_RESOURCE = 32
-_HINTS = {
+_HINTS: dict[int, tuple[type[HeadwaterError], str, str]] = {
     Code.GROUP_ID_NOT_FOUND: (InvalidError, "there is no such group", "headwater group list"),
-    Code.NON_EMPTY_GROUP: (ConflictError, "it has members", "stop them and try again"),
-    Code.UNKNOWN_MEMBER_ID: (ConflictError, "it has members", "stop them and try again"),
+    Code.NON_EMPTY_GROUP: (ConflictError, "it has members", "stop them and retry"),
+    Code.UNKNOWN_MEMBER_ID: (ConflictError, "it has members", "stop them and retry"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInfo:
-    """A group as it is listed."""
+    """A group in a listing."""
 
     id: str
     kind: str
@@ -45,7 +46,7 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberInfo:
-    """A member, and what it reads."""
+    """A member of a group, and its partitions."""
 
     id: str
     client_id: str
@@ -55,7 +56,7 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareStart:
-    """Where a share group starts in a partition, and how many records wait there."""
+    """The start offset and the lag of a share group in a partition."""
 
     start: int
     lag_records: int
@@ -71,7 +72,7 @@ def list_groups(client: Client) -> list[GroupInfo]:
 
 
 def find_group(client: Client, group: str) -> GroupInfo:
-    """One group; an InvalidError if there is none of that name."""
+    """Return a group by name. Raises InvalidError if there is none."""
     found = next((info for info in list_groups(client) if info.id == group), None)
     if found is None:
         raise InvalidError(f"there is no group {group!r}", hint="headwater group list")
@@ -79,13 +80,13 @@ def find_group(client: Client, group: str) -> GroupInfo:
 
 
 def members(client: Client, group: GroupInfo) -> list[MemberInfo]:
-    """Who is in a group."""
+    """Return the members of a group."""
     if group.kind == CLASSIC:
         request = DescribeGroupsRequest(groups=[group.id], include_authorized_operations=False)
     else:
         kind = ConsumerGroupDescribeRequest if group.kind == CONSUMER else ShareGroupDescribeRequest
         request = kind(group_ids=[group.id], include_authorized_operations=False)
-    (described,) = _ask(client, group.id, request).groups
+    (described,) = _call_coordinator(client, group.id, request).groups
     _check(described.error_code, f"describe group {group.id!r}")
     return [
         MemberInfo(
@@ -113,12 +114,12 @@ def _partitions(group: GroupInfo, member: Any) -> tuple[TopicPartition, ...]:
 
 
 def committed(client: Client, group: str) -> dict[TopicPartition, int]:
-    """Everything a group has committed."""
+    """Return all committed offsets of a group."""
     shape = OffsetFetchRequest.OffsetFetchRequestGroup
     request = OffsetFetchRequest(
         groups=[shape(group_id=group, member_id=None, member_epoch=-1, topics=None)], require_stable=False
     )
-    (found,) = _ask(client, group, request).groups
+    (found,) = _call_coordinator(client, group, request).groups
     _check(found.error_code, f"read the offsets of group {group!r}")
     return {
         TopicPartition(topic.name, p.partition_index): p.committed_offset
@@ -129,7 +130,7 @@ def committed(client: Client, group: str) -> dict[TopicPartition, int]:
 
 
 def commit(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Move a group that has no members to the offsets."""
+    """Commit offsets for a group without members."""
     shape = OffsetCommitRequest.OffsetCommitRequestTopic
     topics: dict[str, list[Any]] = {}
     for tp, offset in offsets.items():
@@ -148,14 +149,14 @@ def commit(client: Client, group: str, offsets: Mapping[TopicPartition, int]) ->
         group_instance_id=None,
         topics=[shape(name=name, partitions=partitions) for name, partitions in topics.items()],
     )
-    for topic in _ask(client, group, request).topics:
-        for answer in topic.partitions:
-            _check(answer.error_code, f"move group {group!r} in {topic.name}-{answer.partition_index}")
+    for topic in _call_coordinator(client, group, request).topics:
+        for result in topic.partitions:
+            _check(result.error_code, f"move group {group!r} in {topic.name}-{result.partition_index}")
 
 
 def delete(client: Client, group: str) -> None:
-    """Delete a group that has no members."""
-    (result,) = _ask(client, group, DeleteGroupsRequest(groups_names=[group])).results
+    """Delete a group without members."""
+    (result,) = _call_coordinator(client, group, DeleteGroupsRequest(groups_names=[group])).results
     _check(result.error_code, f"delete group {group!r}")
 
 
@@ -163,11 +164,11 @@ def delete(client: Client, group: str) -> None:
 
 
 def share_starts(client: Client, group: str) -> dict[TopicPartition, ShareStart]:
-    """Where a share group stands in every partition that it has begun."""
+    """Return the start offset and lag of every partition that a share group has started."""
     shape = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
     request = DescribeShareGroupOffsetsRequest(groups=[shape(group_id=group, topics=None)])
-    (found,) = _ask(client, group, request).groups
-    _check(found.error_code, f"read where share group {group!r} starts")
+    (found,) = _call_coordinator(client, group, request).groups
+    _check(found.error_code, f"read the start offsets of share group {group!r}")
     return {
         TopicPartition(topic.topic_name, p.partition_index): ShareStart(start=p.start_offset, lag_records=p.lag)
         for topic in found.topics
@@ -176,7 +177,7 @@ def share_starts(client: Client, group: str) -> dict[TopicPartition, ShareStart]
 
 
 def move_share(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Start a share group that has no members anew, at the offsets."""
+    """Reset a share group without members to the offsets."""
     shape = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
     topics: dict[str, list[Any]] = {}
     for tp, offset in offsets.items():
@@ -186,15 +187,15 @@ def move_share(client: Client, group: str, offsets: Mapping[TopicPartition, int]
     request = AlterShareGroupOffsetsRequest(
         group_id=group, topics=[shape(topic_name=name, partitions=some) for name, some in topics.items()]
     )
-    response = _ask(client, group, request)
+    response = _call_coordinator(client, group, request)
     _check(response.error_code, f"move share group {group!r}")
     for topic in response.responses:
-        for answer in topic.partitions:
-            _check(answer.error_code, f"move share group {group!r} in {topic.topic_name}")
+        for result in topic.partitions:
+            _check(result.error_code, f"move share group {group!r} in {topic.topic_name}")
 
 
 def group_configs(client: Client, group: str) -> dict[str, str]:
-    """The settings of a group, defaults included."""
+    """Return the configs of a group, including defaults."""
     shape = DescribeConfigsRequest.DescribeConfigsResource
     request = DescribeConfigsRequest(
         resources=[shape(resource_type=_GROUP_RESOURCE, resource_name=group, configuration_keys=None)],
@@ -206,23 +207,20 @@ def group_configs(client: Client, group: str) -> dict[str, str]:
     return {config.name: config.value or "" for config in result.configs}
 
 
-# -- inside ---------------------------------------------------------------------------------------------------
+# -- requests -------------------------------------------------------------------------------------------------
 
 
-def _ask(client: Client, group: str, request: Any) -> Any:
-    """Ask the node that coordinates a group."""
-    place = client.call(FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group]))
-    found = place.coordinators[0] if place.coordinators else place
+def _call_coordinator(client: Client, group: str, request: Any) -> Any:
+    """Send a request to the coordinator of a group."""
+    response = client.call(FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group]))
+    found = response.coordinators[0] if response.coordinators else response
     _check(found.error_code, f"find the coordinator of group {group!r}")
-    client.topics([])  # so that the node's address is known
+    client.topics([])  # fetches the addresses of the nodes
     return client.call(request, node=found.node_id)
 
 
 def _check(code: int, attempt: str) -> None:
-    if code == Code.NONE:
-        return
-    known = Code(code) if code in list(Code) else None
-    if known in _HINTS:
-        kind, found, hint = _HINTS[known]
+    if code in _HINTS:
+        kind, found, hint = _HINTS[code]
         raise kind(f"cannot {attempt}: {found}", hint=hint)
-    raise UnavailableError(f"cannot {attempt}: {known.name if known else f'error {code}'}")
+    check_code(code, attempt)

@@ -1,4 +1,4 @@
-"""Where groups stand, seen from outside by our own client: how far behind they are, and what they may lose."""
+"""Lag of groups, and unread records that retention will soon delete."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,17 +13,19 @@ from headwater.transmit.wire.list_offsets import DELETED_SOON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """A group in a partition: what it reads next, where the partition ends, and what that means."""
+    """The position of a group in a partition."""
 
     offset: int
+    """The offset of the next record to read."""
     end: int
+    """The end of the partition."""
     lag_records: int
     at_risk_records: int | None
-    """How many records it has not read and retention will delete soon; None if the broker cannot say."""
+    """Number of unread records that retention will soon delete; None if the broker does not report it."""
 
 
 def positions(client: Client, info: GroupInfo) -> dict[TopicPartition, GroupPosition]:
-    """Every partition that a group has begun."""
+    """Return the position in every partition that a group has started."""
     if info.kind == group_client.SHARE:
         shares = group_client.share_starts(client, info.id)
         offsets = {tp: share.start for tp, share in shares.items()}
@@ -47,5 +49,5 @@ def positions(client: Client, info: GroupInfo) -> dict[TopicPartition, GroupPosi
 def _deleted_soon(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int] | None:
     try:
         return client.offsets(partitions, DELETED_SOON)
-    except UnavailableError:  # Apache Kafka does not know the question
+    except UnavailableError:  # Apache Kafka does not support this timestamp
         return None

@@ -1,25 +1,24 @@
-"""Quotas asked of a broker, Kafka's or ours, through `client`."""
+"""Administration of client quotas."""
 
 from collections.abc import Mapping
 
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
-from headwater.errors import InvalidError
 from headwater.transmit.client.client import Client
+from headwater.transmit.client.errors import check_result
 from headwater.transmit.quotas import DEFAULT, ENTITY_TYPES, Entity
-from headwater.transmit.wire.codes import Code
 
 
 def list_quotas(client: Client) -> dict[Entity, dict[str, float]]:
-    """Every quota there is, by whom it is for."""
+    """Return all quotas by entity."""
     response = client.call(DescribeClientQuotasRequest(components=[], strict=False))
-    _check(response, "list quotas")
+    check_result(response, "list quotas")
     return {
         _entity({part.entity_type: part.entity_name for part in entry.entity}): {
             quota.key: quota.value for quota in entry.values
         }
         for entry in response.entries or []
-        if all(part.entity_type in ENTITY_TYPES for part in entry.entity)  # Kafka has some for addresses, too
+        if all(part.entity_type in ENTITY_TYPES for part in entry.entity)  # Kafka also has quotas for IP addresses
     }
 
 
@@ -38,15 +37,8 @@ def alter_quotas(client: Client, entity: Entity, changes: Mapping[str, float | N
         ],
     )
     (result,) = client.call(AlterClientQuotasRequest(entries=[entry], validate_only=False)).entries
-    _check(result, f"change the quotas of {entity}")
+    check_result(result, f"change the quotas of {entity}")
 
 
 def _entity(parts: Mapping[str, str | None]) -> Entity:
     return Entity(*(None if kind not in parts else parts[kind] or DEFAULT for kind in ENTITY_TYPES))
-
-
-def _check(result: object, attempt: str) -> None:
-    code = getattr(result, "error_code", Code.NONE)
-    if code != Code.NONE:
-        name = Code(code).name if code in list(Code) else f"error {code}"
-        raise InvalidError(f"cannot {attempt}: {getattr(result, 'error_message', None) or name}")

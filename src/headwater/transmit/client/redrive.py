@@ -1,10 +1,11 @@
-"""Brings dead letters back to the topics they came from, each exactly once. Blocking, over any Kafka broker.
+"""Move dead letters back to the topics they came from, each exactly once. Works with any Kafka broker.
 
-Marks are records of one topic, `headwater.redriven`: a `begun` that says under which producer id the record will
-be appended, and a `done` with the offset it got. Whoever begins writes first and reads then: the first `begun` of
-a redrive is the one that counts, so two who redrive one letter at the same time use the same producer id, and the
-broker takes the batch of a producer once. A redrive that was killed in between is finished by the next: the record
-is looked for by its header from where the topic ended at the time, and appended if it is not there.
+Every redrive is recorded in the topic `headwater.redriven` by two marks: `begun` has the producer id that the
+record will be appended with, and `done` has the record's offset. A redrive writes its `begun` mark and then reads
+the topic: the first `begun` mark of a redrive counts. So two processes that redrive one letter at the same time
+use the same producer id, and the broker deduplicates their batches. A redrive that was killed in between is
+completed by the next one, which searches for the record by its header, from the end that the topic had at the
+time, and appends it if it is missing.
 """
 
 import json
@@ -16,12 +17,14 @@ from typing import Any
 from kafka.protocol.producer import InitProducerIdRequest
 
 from headwater.clock import Clock
-from headwater.errors import InvalidError, UnavailableError
+from headwater.errors import InvalidError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.client import groups as group_client
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.errors import check_code
+from headwater.transmit.client.reading import read_records, record_at
 from headwater.transmit.groups.settings import DEADLETTER_TOPIC
-from headwater.transmit.records.batch import Sender, decode_batch, encode_batch, walk
+from headwater.transmit.records.batch import Sender, encode_batch
 from headwater.transmit.records.dead_letters import (
     ONLY_HEADER,
     REDRIVEN_HEADER,
@@ -29,42 +32,41 @@ from headwater.transmit.records.dead_letters import (
     read_dead_letter,
     restore,
 )
-from headwater.transmit.wire.codes import Code
 
 MARKS = TopicPartition("headwater.redriven", 0)
 SUFFIX = ".deadletter"
 CHUNK = 200
-"""How many redrives are begun before the first of them is done."""
+"""Number of redrives that are begun before the first of them is done."""
 
 KEPT = {"retention.ms": "-1", "cleanup.policy": "delete", "max.message.bytes": str(100 << 20)}
-"""Of topics of dead letters: a letter is larger than its record, which its own topic did take."""
-_ORIGINAL_BYTES = 1  # a broker sends the whole batch that holds the offset, and no more
+"""Configs of dead-letter topics: a letter is larger than its record, which its own topic accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redrive:
-    """One redrive of a letter: when it was begun, and where the record went if it was finished."""
+    """One redrive of a letter, begun or done."""
 
     letter: str
     written_ms: int
-    """Of the letter: a topic that was deleted and made anew has other letters at the same offsets."""
+    """Timestamp of the letter: a topic that was deleted and recreated has other letters at the same offsets."""
     time: int
-    """1 for the first redrive of the letter."""
+    """Number of the redrive of this letter, starting with 1."""
     producer_id: int
     target: TopicPartition
     target_end: int
-    """Where the target ended before the record was appended."""
+    """The end of the target partition before the record was appended."""
     offset: int | None = None
+    """The offset of the record in the target; None until the redrive is done."""
 
     @property
     def mark(self) -> str:
-        """The header by which the record is recognised in its topic."""
+        """The value of the header that identifies the record in its topic."""
         return f"{self.letter}#{self.time}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a letter: `lost` if there is no record to bring back, `before` if it was back already."""
+    """The result for a letter: `lost` if there is no record to redrive, `before` if it was redriven earlier."""
 
     letter: DeadLetter
     redrive: Redrive | None = None
@@ -76,7 +78,7 @@ class Outcome:
 
 
 class RedriveMarks:
-    """What is known of redrives, read from the log and continued from there."""
+    """The recorded redrives, read incrementally from the topic of marks."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -84,7 +86,7 @@ class RedriveMarks:
         self._known: dict[tuple[str, int], dict[int, Redrive]] = {}
 
     def refresh(self) -> None:
-        """Read what was marked since the last time."""
+        """Read the marks that were added since the last call."""
         if self._at is None:
             if MARKS.topic not in self._client.topics([MARKS.topic]):
                 return
@@ -94,17 +96,17 @@ class RedriveMarks:
             self._take(json.loads(record.value or b"{}"))
 
     def last(self, letter: DeadLetter) -> Redrive | None:
-        """The newest redrive of a letter, finished or not."""
+        """Return the newest redrive of a letter, begun or done."""
         known = self._known.get(_identity(letter))
         return known[max(known)] if known else None
 
     def finished(self, letter: DeadLetter) -> bool:
-        """Whether a letter's record is back in its topic."""
+        """Return True if a letter's record is back in its topic."""
         last = self.last(letter)
         return last is not None and last.offset is not None
 
     def append(self, kind: str, redrives: Sequence[Redrive], now_ms: int) -> None:
-        """Write marks, durably."""
+        """Append marks, and wait until they are durable."""
         self._client.create_topic(MARKS.topic, partitions=1, configs=KEPT)
         records = [Record(value=_mark(kind, redrive), timestamp_ms=now_ms) for redrive in redrives]
         self._client.produce(MARKS, encode_batch(records))
@@ -125,45 +127,47 @@ class RedriveMarks:
 
 
 def dead_letter_topics(client: Client) -> list[str]:
-    """The topics that hold dead letters: those of pipelines by their name, those of queues by their settings."""
-    there = client.topics()
-    found = {name for name in there if name.endswith(SUFFIX)}
+    """Return the dead-letter topics: of pipelines by their name, and of share groups by their configs."""
+    topics = client.topics()
+    found = {name for name in topics if name.endswith(SUFFIX)}
     for info in group_client.list_groups(client):
         if info.kind == group_client.SHARE:
             found.add(group_client.group_configs(client, info.id).get(DEADLETTER_TOPIC, ""))
-    return sorted(found & set(there))
+    return sorted(found & set(topics))
 
 
 def letters_of(client: Client, topic: str) -> Iterator[DeadLetter]:
-    """The letters of a topic, up to where it ended when we asked."""
+    """Yield the letters of a topic, up to its current end."""
     info = client.topics([topic]).get(topic)
     if info is None:
         raise InvalidError(
-            f"cannot read dead letters of {topic!r}: there is no such topic", hint="headwater deadletter list"
+            f"cannot read dead letters of topic {topic!r}: it does not exist", hint="headwater deadletter list"
         )
     for number in sorted(info.leaders):
-        place = TopicPartition(topic, number)
-        for record in read_records(client, place):
-            letter = read_dead_letter(place, record)
+        partition = TopicPartition(topic, number)
+        for record in read_records(client, partition):
+            letter = read_dead_letter(partition, record)
             if letter is not None:
                 yield letter
 
 
-def letter_at(client: Client, place: TopicPartition, offset: int) -> DeadLetter:
-    """One letter; an InvalidError if there is none at that place."""
-    info = client.topics([place.topic]).get(place.topic)
-    record = None if info is None or place.partition not in info.leaders else record_at(client, place, offset)
-    letter = None if record is None else read_dead_letter(place, record)
+def letter_at(client: Client, partition: TopicPartition, offset: int) -> DeadLetter:
+    """Return the letter at an offset. Raises InvalidError if there is none."""
+    info = client.topics([partition.topic]).get(partition.topic)
+    record = (
+        None if info is None or partition.partition not in info.leaders else record_at(client, partition, offset)
+    )
+    letter = None if record is None else read_dead_letter(partition, record)
     if letter is None:
         raise InvalidError(
-            f"there is no dead letter at offset {offset} of {place}",
-            hint=f"headwater deadletter list {place.topic}",
+            f"there is no dead letter at offset {offset} of {partition}",
+            hint=f"headwater deadletter list {partition.topic}",
         )
     return letter
 
 
 def original_of(client: Client, letter: DeadLetter) -> Record | None:
-    """The record that a letter is about as it stands in its topic, if the log still has it."""
+    """Return the original record of a letter, or None if its topic does not have it any more."""
     return record_at(client, letter.origin, letter.origin_offset)
 
 
@@ -176,9 +180,9 @@ def redrive(
     value: bytes | None = None,
     again: bool = False,
 ) -> Iterator[Outcome]:
-    """Append the records of letters to their topics; a letter that is back already is left alone unless `again`.
+    """Append the records of letters to their topics; skip letters that were redriven earlier, unless `again`.
 
-    `value` takes the place of the record's own.
+    `value` replaces the value of the record.
     """
     waiting = iter(letters)
     while chunk := list(islice(waiting, CHUNK)):
@@ -202,12 +206,12 @@ def _redrive(
         records[letter.name] = replace(record, value=value) if value is not None else record
     letters = [letter for letter in letters if letter.name in records]
     begun = _begin(client, letters, marks, now_ms)
-    # Those that somebody else has begun, before or at the same time, may be there already.
-    landed = _landed(client, [redrive for redrive, is_ours in begun if not is_ours])
+    # The records of redrives that another process has begun may already be in the topic.
+    appended = _find_appended(client, [redrive for redrive, is_ours in begun if not is_ours])
     finished: list[tuple[DeadLetter, Redrive]] = []
     try:
         for letter, (redrive, _) in zip(letters, begun, strict=True):
-            offset = landed.get(redrive.mark)
+            offset = appended.get(redrive.mark)
             if offset is None:
                 batch = encode_batch(
                     [_marked(records[letter.name], letter, redrive)], producer=Sender(redrive.producer_id, 0, 0)
@@ -217,13 +221,13 @@ def _redrive(
     finally:
         if finished:
             marks.append("done", [redrive for _, redrive in finished], clock.now_ms())
-    yield from (Outcome(letter=x, redrive=r, before=r.mark in landed) for x, r in finished)
+    yield from (Outcome(letter=x, redrive=r, before=r.mark in appended) for x, r in finished)
 
 
 def _begin(
     client: Client, letters: Sequence[DeadLetter], marks: RedriveMarks, now_ms: int
 ) -> list[tuple[Redrive, bool]]:
-    """The redrive that counts for each letter, and whether it is ours; an unfinished one is taken over."""
+    """Return the redrive that counts for each letter, and whether it is ours; begun ones are continued."""
     ends = client.offsets({letter.origin for letter in letters}, LATEST)
     ours: dict[str, Redrive] = {}
     for letter in letters:
@@ -242,15 +246,15 @@ def _begin(
         marks.refresh()
     begun = []
     for letter in letters:
-        counts = marks.last(letter)
-        assert counts is not None
-        begun.append((counts, counts == ours.get(letter.name)))
+        valid = marks.last(letter)
+        assert valid is not None
+        begun.append((valid, valid == ours.get(letter.name)))
     return begun
 
 
-def _landed(client: Client, redrives: Sequence[Redrive]) -> dict[str, int]:
-    """Which of these have their record in its topic already, and where."""
-    landed = {redrive.mark: redrive.offset for redrive in redrives if redrive.offset is not None}
+def _find_appended(client: Client, redrives: Sequence[Redrive]) -> dict[str, int]:
+    """Return the offsets of the records that are already in their topics, by mark."""
+    appended = {redrive.mark: redrive.offset for redrive in redrives if redrive.offset is not None}
     unknown = [redrive for redrive in redrives if redrive.offset is None]
     starts: dict[TopicPartition, int] = {}
     for redrive in unknown:
@@ -260,20 +264,8 @@ def _landed(client: Client, redrives: Sequence[Redrive]) -> dict[str, int]:
         for record in read_records(client, target, start):
             mark = dict(record.headers).get(REDRIVEN_HEADER)
             if mark in wanted:
-                landed[mark.decode()] = record.offset
-    return landed
-
-
-def read_records(client: Client, partition: TopicPartition, start: int | None = None) -> Iterator[Record]:
-    """The records of a partition from an offset (or the first) on, up to where it ended when we asked."""
-    earliest = client.offsets([partition], EARLIEST)[partition]
-    first = at = earliest if start is None else max(start, earliest)
-    end = client.offsets([partition], LATEST)[partition]
-    while at < end:
-        data, at = client.read(partition, at)
-        for place, header in walk(data):
-            if not header.is_control:
-                yield from (record for record in decode_batch(data, place) if record.offset >= first)
+                appended[mark.decode()] = record.offset
+    return appended
 
 
 def _identity(letter: DeadLetter) -> tuple[str, int]:
@@ -305,15 +297,5 @@ def _new_producer(client: Client) -> int:
         transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
     )
     response = client.call(request)
-    if response.error_code != Code.NONE:
-        raise UnavailableError(f"cannot get a producer id: error {response.error_code}")
+    check_code(response.error_code, "get a producer id")
     return int(response.producer_id)
-
-
-def record_at(client: Client, place: TopicPartition, offset: int) -> Record | None:
-    try:
-        data = client.fetch(place, offset, max_bytes=_ORIGINAL_BYTES)
-    except InvalidError:  # the partition does not hold this offset, or is gone
-        return None
-    found = (record for at, header in walk(data) if not header.is_control for record in decode_batch(data, at))
-    return next((record for record in found if record.offset == offset), None)

@@ -1,14 +1,14 @@
-"""What our own commands ask of a broker, Kafka's or ours: topics and their configs, through `client`."""
+"""Administration of topics: describe, alter and delete them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafka.protocol.admin import DeleteTopicsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
-from headwater.errors import InvalidError
 from headwater.transmit.client.client import Client
-from headwater.transmit.wire.codes import Code
+from headwater.transmit.client.errors import check_result
 
+_HINT = "headwater topic list"
 _TOPIC = 2
 _SET, _DELETE = 0, 1
 _SOURCES = {1: "topic", 2: "broker", 3: "broker", 4: "broker", 5: "default"}
@@ -16,7 +16,7 @@ _SOURCES = {1: "topic", 2: "broker", 3: "broker", 4: "broker", 5: "default"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSetting:
-    """A config of a topic: its value, who set it, and what it means."""
+    """A config of a topic: its value, where it is set, and its documentation."""
 
     name: str
     value: str | None
@@ -25,7 +25,7 @@ class TopicSetting:
 
 
 def topic_settings(client: Client, topic: str) -> list[TopicSetting]:
-    """Every config of a topic."""
+    """Return all configs of a topic."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(
@@ -36,7 +36,7 @@ def topic_settings(client: Client, topic: str) -> list[TopicSetting]:
         include_documentation=True,
     )
     (result,) = client.call(request).results
-    _check(result, f"describe topic {topic!r}")
+    check_result(result, f"describe topic {topic!r}", hint=_HINT)
     return [
         TopicSetting(
             name=config.name,
@@ -49,7 +49,7 @@ def topic_settings(client: Client, topic: str) -> list[TopicSetting]:
 
 
 def alter_topic(client: Client, topic: str, changes: Mapping[str, str | None]) -> None:
-    """Set configs of a topic; None takes one back to its default."""
+    """Set configs of a topic; None resets a config to its default."""
     shape = IncrementalAlterConfigsRequest.AlterConfigsResource
     request = IncrementalAlterConfigsRequest(
         resources=[
@@ -67,7 +67,7 @@ def alter_topic(client: Client, topic: str, changes: Mapping[str, str | None]) -
         validate_only=False,
     )
     (result,) = client.call(request).responses
-    _check(result, f"alter topic {topic!r}")
+    check_result(result, f"alter topic {topic!r}", hint=_HINT)
 
 
 def delete_topic(client: Client, topic: str) -> None:
@@ -76,13 +76,4 @@ def delete_topic(client: Client, topic: str) -> None:
         topics=[DeleteTopicsRequest.DeleteTopicState(name=topic)], topic_names=[topic], timeout_ms=30_000
     )
     (result,) = client.call(request).responses
-    _check(result, f"delete topic {topic!r}")
-
-
-def _check(result: object, attempt: str) -> None:
-    code = getattr(result, "error_code", Code.NONE)
-    if code != Code.NONE:
-        name = Code(code).name if code in list(Code) else f"error {code}"
-        raise InvalidError(
-            f"cannot {attempt}: {getattr(result, 'error_message', None) or name}", hint="headwater topic list"
-        )
+    check_result(result, f"delete topic {topic!r}", hint=_HINT)

@@ -1,11 +1,12 @@
-"""A transactional producer for our own sinks, by our own client: whole record batches, all of them or none.
+"""A transactional producer for sinks: writes whole record batches, all of them or none.
 
     with Client(servers) as client:
-        producer = TransactionalProducer(client, "shop.totals")   # fences whoever had the name before
+        producer = TransactionalProducer(client, "shop.totals")   # fences the previous producer of this id
         producer.commit(bodies, timestamp_ms=...)                 # one transaction
 
-Taking the name over decides what the one before has left: what it was committing is committed, the rest aborted.
-Works with Kafka's brokers as with ours. Blocking; one thread. https://cwiki.apache.org/confluence/display/KAFKA/KIP-98
+A new producer also ends the open transaction of the previous one: it is committed if the commit had begun, and
+aborted otherwise. Works with Kafka's brokers as well. Blocking and not thread-safe.
+https://cwiki.apache.org/confluence/display/KAFKA/KIP-98
 """
 
 import time
@@ -21,84 +22,89 @@ from kafka.protocol.producer import (
     ProduceRequest,
 )
 
-from headwater.errors import ConflictError, HeadwaterError, InvalidError, RefusedError, UnavailableError
+from headwater.errors import ConflictError, InvalidError
 from headwater.record import TopicPartition
-from headwater.transmit.client.client import Client
+from headwater.transmit.client.client import PRODUCE_ERRORS, Client
+from headwater.transmit.client.errors import Errors, check_code
 from headwater.transmit.records.from_arrow import EncodedRecords, ProducerIdentity, seal_batch
 from headwater.transmit.wire.codes import Code
 
 TRANSACTION_TIMEOUT_MS = 300_000
-"""After that the broker aborts; long enough for the largest batch, and below Kafka's limit of 15 minutes."""
+"""The broker aborts after this time: long enough for the largest batch, and below Kafka's limit of 15 minutes."""
 
 _TRANSACTION_KEY = 1
 _REQUEST_TIMEOUT_MS = 30_000
-_PATIENCE_S = 30.0
+_RETRY_S = 30.0
 _PAUSE_S = 0.02
 _COORDINATOR_LOADING, _NOT_COORDINATOR = 14, 16
-_AGAIN = (
+_RETRIABLE = (
     Code.CONCURRENT_TRANSACTIONS,
     Code.COORDINATOR_NOT_AVAILABLE,
     _COORDINATOR_LOADING,
     _NOT_COORDINATOR,
-    Code.UNKNOWN_TOPIC_OR_PARTITION,  # made a moment ago, and not everywhere known
+    Code.UNKNOWN_TOPIC_OR_PARTITION,  # a new topic that not all brokers know yet
 )
 _FENCED = (Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING)
-_OF_A_RECORD = (Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD)
-_UNFIT = (Code.CORRUPT_MESSAGE, Code.INVALID_TRANSACTION_TIMEOUT)
+_ERRORS: Errors = {
+    **PRODUCE_ERRORS,
+    Code.CORRUPT_MESSAGE: InvalidError,
+    Code.INVALID_TRANSACTION_TIMEOUT: InvalidError,
+}
 
 Batches = Mapping[TopicPartition, Sequence[EncodedRecords]]
 
 
 class TransactionalProducer:
-    """The one producer of a transactional id. After any error it is of no more use."""
+    """The only producer of a transactional id. Discard it after any error."""
 
     def __init__(self, client: Client, transactional_id: str) -> None:
         self._client = client
         self._id = transactional_id
         self._node = self._find_coordinator()
-        self._identity = self._take_over()
+        self._identity = self._init_producer()
         self._sequences: dict[TopicPartition, int] = {}
 
     def commit(self, batches: Batches, *, timestamp_ms: int) -> None:
-        """Append all batches in one transaction; it is decided when this returns.
+        """Append all batches in one transaction, which is committed when this returns.
 
-        An UnavailableError leaves open whether it was committed: the next who takes the name over finds out.
+        After an UnavailableError it is unknown whether it was committed; the next producer of this id completes
+        it.
         """
         self._add(list(batches))
         try:
             for partitions in self._by_leader(batches):
                 self._produce(batches, partitions, timestamp_ms)
         except InvalidError:
-            self._end(commit=False)  # Otherwise readers would wait for the end of it.
+            self._end(commit=False)  # otherwise readers would wait for its end
             raise
         self._end(commit=True)
 
-    # -- the steps --------------------------------------------------------------------------------------------
+    # -- steps of a transaction -------------------------------------------------------------------------------
 
     def _find_coordinator(self) -> int:
         request = {"key": self._id, "key_type": _TRANSACTION_KEY, "coordinator_keys": [self._id]}
 
-        def ask() -> tuple[Any, int]:
-            answer = self._client.call(FindCoordinatorRequest(**request))
-            found = answer.coordinators[0] if answer.coordinators else answer
+        def send() -> tuple[Any, int]:
+            response = self._client.call(FindCoordinatorRequest(**request))
+            found = response.coordinators[0] if response.coordinators else response
             return found.node_id, found.error_code
 
-        node = _patiently(ask, f"find the coordinator of transactions of {self._id!r}")
-        self._client.topics([])  # so that the node's address is known
+        node = _retry(send, f"find the transaction coordinator of {self._id!r}")
+        self._client.topics([])  # fetches the addresses of the nodes
         return int(node)
 
-    def _take_over(self) -> ProducerIdentity:
-        def ask() -> tuple[Any, int]:
+    def _init_producer(self) -> ProducerIdentity:
+        def send() -> tuple[Any, int]:
             request = InitProducerIdRequest(
                 transactional_id=self._id,
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
                 producer_id=-1,
                 producer_epoch=-1,
             )
-            answer = self._client.call(request, node=self._node)
-            return ProducerIdentity(answer.producer_id, answer.producer_epoch), answer.error_code
+            response = self._client.call(request, node=self._node)
+            return ProducerIdentity(response.producer_id, response.producer_epoch), response.error_code
 
-        identity = _patiently(ask, f"begin to write as {self._id!r}")
+        identity = _retry(send, f"start a transactional producer with id {self._id!r}")
         assert isinstance(identity, ProducerIdentity)
         return identity
 
@@ -108,23 +114,23 @@ class TransactionalProducer:
             topics.setdefault(tp.topic, []).append(tp.partition)
         shape = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
 
-        def ask() -> tuple[Any, int]:
+        def send() -> tuple[Any, int]:
             request = AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=self._id,
                 v3_and_below_producer_id=self._identity.producer_id,
                 v3_and_below_producer_epoch=self._identity.epoch,
                 v3_and_below_topics=[shape(name=name, partitions=numbers) for name, numbers in topics.items()],
             )
-            answer = self._client.call(request, node=self._node)
+            response = self._client.call(request, node=self._node)
             codes = {
                 result.partition_error_code
-                for topic in answer.results_by_topic_v3_and_below
+                for topic in response.results_by_topic_v3_and_below
                 for result in topic.results_by_partition
             }
             refused = codes - {Code.NONE, Code.OPERATION_NOT_ATTEMPTED}
             return None, next(iter(refused), Code.NONE)
 
-        _patiently(ask, f"begin a transaction of {self._id!r}")
+        _retry(send, f"begin a transaction of {self._id!r}")
 
     def _by_leader(self, batches: Batches) -> list[list[TopicPartition]]:
         leaders: dict[int, list[TopicPartition]] = {}
@@ -133,23 +139,23 @@ class TransactionalProducer:
         return list(leaders.values())
 
     def _produce(self, batches: Batches, partitions: Sequence[TopicPartition], timestamp_ms: int) -> None:
-        """Send what is for partitions of one leader: in each request one batch of each partition that has more."""
+        """Send the batches for the partitions of one leader; each request has one batch of each partition."""
         requests = self._requests(batches, partitions, timestamp_ms)
-        with closing(self._client.call_all(requests, node=self._client.leader(partitions[0]))) as answers:
-            for topic in (topic for answer in answers for topic in answer.responses):
+        with closing(self._client.call_all(requests, node=self._client.leader(partitions[0]))) as responses:
+            for topic in (topic for response in responses for topic in response.responses):
                 for result in topic.partition_responses:
-                    attempt = f"append to {topic.name}-{result.index} as {self._id!r}"
+                    attempt = f"append to {topic.name}-{result.index} with transactional id {self._id!r}"
                     _check(result.error_code, attempt, result.error_message)
 
     def _requests(
         self, batches: Batches, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> Iterator[ProduceRequest]:
         shape = ProduceRequest.TopicProduceData
-        for turn in range(max(len(batches[tp]) for tp in partitions)):
+        for number in range(max(len(batches[tp]) for tp in partitions)):
             topics: dict[str, list[Any]] = {}
             for tp in partitions:
-                if turn < len(batches[tp]):
-                    records = self._seal(tp, batches[tp][turn], timestamp_ms)
+                if number < len(batches[tp]):
+                    records = self._seal(tp, batches[tp][number], timestamp_ms)
                     part = shape.PartitionProduceData(index=tp.partition, records=records)
                     topics.setdefault(tp.topic, []).append(part)
             yield ProduceRequest(
@@ -165,7 +171,7 @@ class TransactionalProducer:
         return seal_batch(body, timestamp_ms=timestamp_ms, identity=self._identity, sequence=sequence)
 
     def _end(self, *, commit: bool) -> None:
-        def ask() -> tuple[Any, int]:
+        def send() -> tuple[Any, int]:
             request = EndTxnRequest(
                 transactional_id=self._id,
                 producer_id=self._identity.producer_id,
@@ -174,32 +180,24 @@ class TransactionalProducer:
             )
             return None, self._client.call(request, node=self._node).error_code
 
-        _patiently(ask, f"{'commit' if commit else 'abort'} a transaction of {self._id!r}")
+        _retry(send, f"{'commit' if commit else 'abort'} a transaction of {self._id!r}")
 
 
-def _patiently(ask: Callable[[], tuple[Any, int]], attempt: str) -> Any:
-    """Ask until the answer is no longer that it is too early, within reason."""
-    deadline = time.monotonic() + _PATIENCE_S
+def _retry(send: Callable[[], tuple[Any, int]], attempt: str) -> Any:
+    """Send a request until its error is not retriable, for at most _RETRY_S."""
+    deadline = time.monotonic() + _RETRY_S
     while True:
-        found, code = ask()
-        if code not in _AGAIN or time.monotonic() > deadline:
+        result, code = send()
+        if code not in _RETRIABLE or time.monotonic() > deadline:
             _check(code, attempt)
-            return found
+            return result
         time.sleep(_PAUSE_S)
 
 
 def _check(code: int, attempt: str, message: str | None = None) -> None:
-    if code == Code.NONE:
-        return
-    name = Code(code).name if code in list(Code) else f"error {code}"
-    kind: type[HeadwaterError] = UnavailableError
     if code in _FENCED:
         raise ConflictError(
-            f"cannot {attempt}: another writer of that name was opened since",
-            hint="one of two running pipelines has to stop, or take another name",
+            f"cannot {attempt}: a newer producer with the same id has fenced this one",
+            hint="two running pipelines use the same id: stop one of them, or rename it",
         )
-    if code in _OF_A_RECORD:
-        kind = RefusedError
-    if code in _UNFIT:
-        kind = InvalidError
-    raise kind(f"cannot {attempt}: {message or name}")
+    check_code(code, attempt, message, errors=_ERRORS)

@@ -1,4 +1,4 @@
-"""Kafka's messages: bytes to values and back. Opens no socket and no file.
+"""Encoding and decoding of Kafka's messages. Opens no socket and no file.
 
 apis, codes                    supported requests and versions; error codes
 frame                          request and response headers

@@ -1,8 +1,9 @@
-"""Which of Kafka's requests we answer, in which versions, and the classes that read and write them.
+"""The supported requests of Kafka's protocol: their versions, and the classes that encode and decode them.
 
-The classes are kafka-python's: one class serves every version of a message, and a field that a version does not
-have is left out. Ranges follow a Kafka 4.3 broker as far as one node needs them. Produce starts at 0 although
-we serve it from 3 on, because older librdkafka stops compressing otherwise (KAFKA-18659).
+The classes are kafka-python's: one class handles every version of a message and omits the fields that a version
+does not have. The version ranges are those of a Kafka 4.3 broker, as far as a single node needs them. Produce is
+listed from version 0 although only 3 and higher are supported, because older librdkafka otherwise stops
+compressing (KAFKA-18659).
 """
 
 from dataclasses import dataclass
@@ -138,7 +139,7 @@ PRODUCE, FETCH, API_VERSIONS, SHARE_FETCH = 0, 1, 18, 78
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """A request, its response, and the versions we list."""
+    """A request, its response, and the versions listed in ApiVersions."""
 
     key: int
     request: Any
@@ -174,11 +175,11 @@ APIS = _table(
     (DeleteTopicsRequest, DeleteTopicsResponse, 1, 6),
     (InitProducerIdRequest, InitProducerIdResponse, 0, 5),
     (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 2, 4),
-    (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3),  # higher ones are for brokers
+    (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3),  # higher versions are for brokers
     (AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, 0, 4),
-    (EndTxnRequest, EndTxnResponse, 0, 4),  # higher ones are for transaction.version 2
+    (EndTxnRequest, EndTxnResponse, 0, 4),  # higher versions are for transaction.version 2
     (WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1, 2),
-    (TxnOffsetCommitRequest, TxnOffsetCommitResponse, 0, 4),  # higher ones are for transaction.version 2
+    (TxnOffsetCommitRequest, TxnOffsetCommitResponse, 0, 4),  # higher versions are for transaction.version 2
     (DescribeConfigsRequest, DescribeConfigsResponse, 1, 4),
     (CreatePartitionsRequest, CreatePartitionsResponse, 0, 3),
     (DeleteGroupsRequest, DeleteGroupsResponse, 0, 2),
@@ -215,8 +216,8 @@ APIS = _table(
 )
 
 
-@lru_cache(maxsize=1024)  # bounded, because clients choose what they ask with
+@lru_cache(maxsize=1024)  # bounded, because clients choose the arguments
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether this version of a request uses compact fields and tags."""
+    """Return True if this version of a request uses compact fields and tags."""
     api = APIS.get(api_key)
     return api is not None and bool(api.request.flexible_version_q(api_version))

@@ -1,4 +1,4 @@
-"""Kafka's error numbers, those we answer with. https://kafka.apache.org/protocol#protocol_error_codes"""
+"""The Kafka error codes that the broker returns or the client handles. https://kafka.apache.org/protocol#protocol_error_codes"""
 
 from enum import IntEnum
 

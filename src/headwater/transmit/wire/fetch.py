@@ -1,7 +1,6 @@
-"""Fetch, by hand: the records of the log are put between the fields of a response as they are.
+"""Fetch, encoded and decoded by hand: a response contains regions of the log's files, without copying them.
 
-Versions 4 to 18; from 7 on there is a session, from 12 on fields are compact and tagged, from 13 on topics go by
-id.
+Versions 4 to 18: sessions since 7, compact and tagged fields since 12, topics by id since 13.
 """
 
 import struct
@@ -17,38 +16,40 @@ from headwater.transmit.wire.reader import INT, FieldReader
 
 NO_TOPIC_ID = uuid.UUID(int=0)
 NO_SESSION = 0
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+"""Isolation levels of Fetch and ListOffsets."""
 _FLEXIBLE_FROM = 12
 _SESSION_FROM = 7
 _LOG_START_FROM = 5
 _RACK_FROM = _PREFERRED_REPLICA_FROM = 11
 _TOPIC_ID_FROM = 13
-_NO_REPLICA_FROM = 15  # the replica's id, which no consumer has, became a tag
+_NO_REPLICA_FROM = 15  # the replica id, which only brokers send, became a tagged field
 _NO_REPLICA = struct.pack(">i", -1)
 _LIMITS = struct.Struct(">iiib")
 _SESSION = struct.Struct(">ii")
-_ANSWER = struct.Struct(">ihqq")
+_PARTITION = struct.Struct(">ihqq")
 _OFFSET = struct.Struct(">q")
 _ERROR_AND_SESSION = struct.Struct(">hi")
 _ABORTED = struct.Struct(">qq")
 
 
-class PartitionAsked(NamedTuple):
-    """From where a client wants to read a partition, and how much of it."""
+class FetchPartition(NamedTuple):
+    """A partition to read: from which offset, and at most how many bytes."""
 
     partition: int
     fetch_offset: int
     partition_max_bytes: int
 
 
-class TopicAsked(NamedTuple):
-    """Partitions of one topic, which goes by its name or its id."""
+class FetchTopic(NamedTuple):
+    """The partitions to read of one topic, given by name or by id."""
 
     topic: str | uuid.UUID
-    partitions: list[PartitionAsked]
+    partitions: list[FetchPartition]
 
 
 class FetchRequest(NamedTuple):
-    """What a client wants to read, and how long it waits for it."""
+    """The partitions to read, the limits, and how long to wait for records."""
 
     max_wait_ms: int
     min_bytes: int
@@ -56,12 +57,12 @@ class FetchRequest(NamedTuple):
     isolation_level: int
     session_id: int
     session_epoch: int
-    topics: list[TopicAsked]
+    topics: list[FetchTopic]
     forgotten: list[tuple[str | uuid.UUID, list[int]]]
 
 
-class PartitionAnswer(NamedTuple):
-    """What there is to read in one partition."""
+class FetchedPartition(NamedTuple):
+    """The records read from one partition, and its offsets."""
 
     partition: int
     error: int = 0
@@ -70,30 +71,30 @@ class PartitionAnswer(NamedTuple):
     log_start_offset: int = -1
     records: bytes | FileRegion = b""
     aborted: Sequence[tuple[int, int]] = ()
-    """Producer and first offset of aborted transactions, sorted by the offset: readers rely on it."""
+    """Producer id and first offset of aborted transactions, sorted by offset, which consumers rely on."""
 
 
-class TopicAnswer(NamedTuple):
-    """The partitions of one topic, which goes by what it was asked by."""
+class FetchedTopic(NamedTuple):
+    """The partitions of one topic, given by name or id as in the request."""
 
     topic: str | uuid.UUID
-    partitions: Sequence[PartitionAnswer]
+    partitions: Sequence[FetchedPartition]
 
 
-class FetchAnswer(NamedTuple):
-    """What a client gets to read."""
+class FetchResponse(NamedTuple):
+    """The records of all partitions, or an error of the session."""
 
-    topics: Sequence[TopicAnswer]
+    topics: Sequence[FetchedTopic]
     error: int = 0
     session_id: int = NO_SESSION
 
 
 def read_fetch(frame: memoryview, at: int, version: int) -> FetchRequest:
-    """Read the request's body, which starts at `at`."""
+    """Decode the body of a request, which starts at `at`."""
     try:
         return _read(FieldReader(frame, at, flexible=version >= _FLEXIBLE_FROM), version)
     except (struct.error, IndexError, ValueError) as error:
-        raise InvalidError(f"cannot read a Fetch request of version {version}: {error}") from error
+        raise InvalidError(f"cannot decode a Fetch request of version {version}: {error}") from error
 
 
 def _read(reader: FieldReader, version: int) -> FetchRequest:
@@ -102,16 +103,16 @@ def _read(reader: FieldReader, version: int) -> FetchRequest:
     max_wait_ms, min_bytes, max_bytes, isolation_level = reader.unpack(_LIMITS)
     session_id, epoch = reader.unpack(_SESSION) if version >= _SESSION_FROM else (NO_SESSION, -1)
     by_id = version >= _TOPIC_ID_FROM
-    shape, offset_at = _partition_shape(version)
+    layout, offset_at = _partition_layout(version)
     topics = []
     for _ in range(reader.array()):
         topic = reader.uuid() if by_id else reader.string() or ""
         partitions = []
         for _ in range(reader.array()):
-            fields = reader.unpack(shape)
-            partitions.append(PartitionAsked(fields[0], fields[offset_at], fields[-1]))
+            fields = reader.unpack(layout)
+            partitions.append(FetchPartition(fields[0], fields[offset_at], fields[-1]))
             reader.tags()
-        topics.append(TopicAsked(topic, partitions))
+        topics.append(FetchTopic(topic, partitions))
         reader.tags()
     forgotten: list[tuple[str | uuid.UUID, list[int]]] = []
     if version >= _SESSION_FROM:
@@ -125,10 +126,11 @@ def _read(reader: FieldReader, version: int) -> FetchRequest:
     return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, epoch, topics, forgotten)
 
 
-def _partition_shape(version: int) -> tuple[struct.Struct, int]:
-    """The fields of a partition that is asked for, and which of them is the offset to read from.
+def _partition_layout(version: int) -> tuple[struct.Struct, int]:
+    """Return the layout of a partition in a request, and the index of the fetch offset in it.
 
-    Partition, leader epoch (from 9), offset, last fetched epoch (from 12), log start (from 5), bytes at most.
+    Fields: partition, leader epoch (since 9), fetch offset, last fetched epoch (since 12), log start (since 5),
+    maximum bytes.
     """
     if version >= _FLEXIBLE_FROM:
         return _WITH_FETCHED_EPOCH, 2
@@ -144,19 +146,19 @@ _WITH_LOG_START = struct.Struct(">iqqi")
 _PLAIN = struct.Struct(">iqi")
 
 
-def write_fetch(version: int, answer: FetchAnswer) -> list[Part]:
-    """The body of the response, in parts to be sent one after the other."""
+def write_fetch(version: int, response: FetchResponse) -> list[Part]:
+    """Encode the body of a response, as parts to be sent in order."""
     flexible = version >= _FLEXIBLE_FROM
     parts: list[Part] = []
-    fields = bytearray(4)  # throttle time: none
+    fields = bytearray(4)  # throttle time 0
     if version >= _SESSION_FROM:
-        fields += _ERROR_AND_SESSION.pack(answer.error, answer.session_id)
-    fields += writer.array(len(answer.topics), flexible)
-    for topic, partitions in answer.topics:
+        fields += _ERROR_AND_SESSION.pack(response.error, response.session_id)
+    fields += writer.array(len(response.topics), flexible)
+    for topic, partitions in response.topics:
         fields += writer.string(topic, flexible) if isinstance(topic, str) else topic.bytes
         fields += writer.array(len(partitions), flexible)
         for partition in partitions:
-            _write_marks(fields, version, partition, flexible)
+            _write_partition(fields, version, partition, flexible)
             if partition.records:
                 parts += (bytes(fields), partition.records)
                 fields = bytearray()
@@ -171,17 +173,17 @@ def write_fetch(version: int, answer: FetchAnswer) -> list[Part]:
     return parts
 
 
-def _write_marks(fields: bytearray, version: int, answer: PartitionAnswer, flexible: bool) -> None:
-    """What stands before the records of a partition, their size included."""
-    fields += _ANSWER.pack(*answer[:4])
+def _write_partition(fields: bytearray, version: int, partition: FetchedPartition, flexible: bool) -> None:
+    """Append the fields of a partition up to the length of its records."""
+    fields += _PARTITION.pack(*partition[:4])
     if version >= _LOG_START_FROM:
-        fields += _OFFSET.pack(answer.log_start_offset)
-    fields += writer.array(len(answer.aborted), flexible)
-    for producer_id, first_offset in answer.aborted:
+        fields += _OFFSET.pack(partition.log_start_offset)
+    fields += writer.array(len(partition.aborted), flexible)
+    for producer_id, first_offset in partition.aborted:
         fields += _ABORTED.pack(producer_id, first_offset)
         if flexible:
             fields += writer.NO_TAGS
     if version >= _PREFERRED_REPLICA_FROM:
         fields += _NO_REPLICA
-    size = len(answer.records)
+    size = len(partition.records)
     fields += write_uvarint(size + 1) if flexible else INT.pack(size)

@@ -1,7 +1,7 @@
-"""What surrounds a message: the header of a request and of a response.
+"""Headers of requests and responses.
 
-A frame is a 4-byte length and that many bytes. A request's header is read by hand, so that the body (which may
-be megabytes of records) is not copied on the way.
+A frame is a 4-byte length followed by that many bytes. Request headers are decoded by hand, so that the body,
+which may be megabytes of records, is not copied.
 """
 
 import struct
@@ -12,7 +12,7 @@ from headwater.errors import InvalidError
 from headwater.transmit.records.codec import read_uvarint
 
 FRAME_BYTES_MAX = 100 * 1024 * 1024
-"""Kafka's own default of socket.request.max.bytes."""
+"""Kafka's default of socket.request.max.bytes."""
 
 LENGTH = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhih")
@@ -20,7 +20,7 @@ _CORRELATION = struct.Struct(">i")
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what: `body_at` is the place in the frame where the message itself starts."""
+    """The header of a request; its body starts at position `body_at` of the frame."""
 
     api_key: int
     api_version: int
@@ -32,7 +32,7 @@ class RequestHeader(NamedTuple):
 def read_request_header(
     frame: bytearray | memoryview, *, is_flexible: Callable[[int, int], bool]
 ) -> RequestHeader:
-    """Read the header at the start of a frame."""
+    """Decode the header at the start of a frame."""
     try:
         key, version, correlation_id, length = _REQUEST.unpack_from(frame)
         at = _REQUEST.size
@@ -46,7 +46,7 @@ def read_request_header(
 
 
 def skip_tags(data: bytearray | memoryview, at: int) -> int:
-    """Step over tagged fields; none of them carries anything that one node needs."""
+    """Return the position after the tagged fields, of which a single node needs none."""
     count, at = read_uvarint(data, at)
     for _ in range(count):
         _, at = read_uvarint(data, at)
@@ -56,5 +56,5 @@ def skip_tags(data: bytearray | memoryview, at: int) -> int:
 
 
 def response_header(correlation_id: int, *, flexible: bool) -> bytes:
-    """The header of a response, without the frame's length."""
+    """Encode the header of a response, without the length of the frame."""
     return _CORRELATION.pack(correlation_id) + (b"\x00" if flexible else b"")

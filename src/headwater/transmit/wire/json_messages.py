@@ -1,6 +1,6 @@
 """Messages of share groups and of the new consumer protocol, which kafka-python does not have.
 
-Their fields stand in `schemas/*.json`, one file a message, and are read by kafka-python's own loader.
+Their fields are defined in `schemas/*.json`, one file for each message, in the format of kafka-python's loader.
 """
 
 from kafka.protocol.api_message import ApiMessage
@@ -9,15 +9,15 @@ _PACKAGE = "headwater.transmit.wire.schemas"
 
 
 class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """KIP-848: a member says that it is there, what it wants and what it has."""
+    """KIP-848: keep a member in the group; its subscription and its current assignment."""
 
 
 class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """KIP-848: its epoch, and what it is to read."""
+    """KIP-848: the epoch of the member, and its new assignment."""
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """KIP-848: look at groups."""
+    """KIP-848: describe groups."""
 
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
@@ -25,15 +25,15 @@ class ConsumerGroupDescribeResponse(ApiMessage, load_json=_PACKAGE):  # type: ig
 
 
 class ShareGroupHeartbeatRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """KIP-932: a member of a share group says that it is there."""
+    """KIP-932: keep a member in the share group; its subscription."""
 
 
 class ShareGroupHeartbeatResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """KIP-932: its epoch, and the partitions it is to fetch from."""
+    """KIP-932: the epoch of the member, and the partitions to fetch from."""
 
 
 class ShareGroupDescribeRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """KIP-932: look at share groups."""
+    """KIP-932: describe share groups."""
 
 
 class ShareGroupDescribeResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
@@ -41,23 +41,23 @@ class ShareGroupDescribeResponse(ApiMessage, load_json=_PACKAGE):  # type: ignor
 
 
 class ShareFetchRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """KIP-932: acknowledge records and ask for more."""
+    """KIP-932: acknowledge records and fetch more."""
 
 
 class ShareFetchResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """KIP-932: whole batches, and which offsets in them are the member's."""
+    """KIP-932: whole batches, and the offsets in them that the member has acquired."""
 
 
 class ShareAcknowledgeRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """KIP-932: acknowledge records and ask for nothing."""
+    """KIP-932: acknowledge records without fetching."""
 
 
 class ShareAcknowledgeResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """KIP-932: how each partition took it."""
+    """KIP-932: the result for each partition."""
 
 
 class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """Ask where share groups start."""
+    """Request the start offsets of share groups."""
 
 
 class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
@@ -69,12 +69,12 @@ class AlterShareGroupOffsetsRequest(ApiMessage, load_json=_PACKAGE):  # type: ig
 
 
 class AlterShareGroupOffsetsResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """How each partition took it."""
+    """The result for each partition."""
 
 
 class DeleteShareGroupOffsetsRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """Forget topics of an empty share group."""
+    """Delete the offsets of topics in an empty share group."""
 
 
 class DeleteShareGroupOffsetsResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """How each topic took it."""
+    """The result for each topic."""

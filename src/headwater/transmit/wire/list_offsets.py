@@ -1,4 +1,4 @@
-"""What ListOffsets may be asked for besides a time and Kafka's own numbers below zero."""
+"""Special timestamps of ListOffsets, in addition to Kafka's own negative ones."""
 
 DELETED_SOON = -1001
-"""The offset before which retention will delete records before long. Ours, and far from Kafka's own numbers."""
+"""The offset before which retention will soon delete records. Not part of Kafka's protocol."""

@@ -1,6 +1,6 @@
-"""Produce, by hand: the records of a request stay where they are in the frame, no byte of them is copied.
+"""Produce, encoded and decoded by hand: the records of a request are views of its frame, without copying them.
 
-Versions 3 to 13; from 9 on fields are compact and tagged, from 13 on topics go by id.
+Versions 3 to 13: compact and tagged fields since 9, topics by id since 13.
 """
 
 import struct
@@ -24,7 +24,7 @@ _OFFSET = struct.Struct(">q")
 
 
 class PartitionRecords(NamedTuple):
-    """Record batches for one partition, as a window on the request's frame."""
+    """Record batches for one partition, as a view of the request's frame."""
 
     topic: str | uuid.UUID
     partition: int
@@ -32,7 +32,7 @@ class PartitionRecords(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """What a producer sends."""
+    """Record batches for several partitions, and when to respond."""
 
     transactional_id: str | None
     acks: int
@@ -40,8 +40,8 @@ class ProduceRequest(NamedTuple):
     parts: list[PartitionRecords]
 
 
-class PartitionProduced(NamedTuple):
-    """What became of the records for one partition."""
+class ProducedPartition(NamedTuple):
+    """The result for one partition."""
 
     partition: int
     error: int
@@ -49,23 +49,23 @@ class PartitionProduced(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     message: str | None = None
-    unfit: Sequence[tuple[int, str]] = ()
-    """Places in the batch of the records that do not fit, and why."""
+    rejected: Sequence[tuple[int, str]] = ()
+    """Positions in the batch of the records that the topic rejects, and the reasons."""
 
 
-class ProduceAnswer(NamedTuple):
-    """What a producer is answered: the topics by name or id, as it has asked."""
+class ProduceResponse(NamedTuple):
+    """The results for all partitions, with topics given by name or id as in the request."""
 
-    topics: Sequence[tuple[str | uuid.UUID, Sequence[PartitionProduced]]]
+    topics: Sequence[tuple[str | uuid.UUID, Sequence[ProducedPartition]]]
 
 
 def read_produce(frame: memoryview, at: int, version: int) -> ProduceRequest:
-    """Read the request's body, which starts at `at`."""
+    """Decode the body of a request, which starts at `at`."""
     try:
         reader = FieldReader(frame, at, flexible=version >= _FLEXIBLE_FROM)
         return _read(reader, by_id=version >= _TOPIC_ID_FROM)
     except (struct.error, IndexError, ValueError) as error:
-        raise InvalidError(f"cannot read a Produce request of version {version}: {error}") from error
+        raise InvalidError(f"cannot decode a Produce request of version {version}: {error}") from error
 
 
 def _read(reader: FieldReader, *, by_id: bool) -> ProduceRequest:
@@ -83,11 +83,11 @@ def _read(reader: FieldReader, *, by_id: bool) -> ProduceRequest:
     return ProduceRequest(transactional_id, acks, timeout_ms, parts)
 
 
-def write_produce(version: int, answer: ProduceAnswer) -> list[bytes]:
-    """The body of the response."""
+def write_produce(version: int, response: ProduceResponse) -> list[bytes]:
+    """Encode the body of a response."""
     flexible = version >= _FLEXIBLE_FROM
-    out = [writer.array(len(answer.topics), flexible)]
-    for topic, partitions in answer.topics:
+    out = [writer.array(len(response.topics), flexible)]
+    for topic, partitions in response.topics:
         out.append(writer.string(topic, flexible) if isinstance(topic, str) else topic.bytes)
         out.append(writer.array(len(partitions), flexible))
         out += _write_partitions(version, partitions, flexible)
@@ -99,15 +99,15 @@ def write_produce(version: int, answer: ProduceAnswer) -> list[bytes]:
     return [b"".join(out)]
 
 
-def _write_partitions(version: int, partitions: Iterable[PartitionProduced], flexible: bool) -> Iterable[bytes]:
+def _write_partitions(version: int, partitions: Iterable[ProducedPartition], flexible: bool) -> Iterable[bytes]:
     for produced in partitions:
         yield _PARTITION.pack(*produced[:4])
         if version >= _LOG_START_FROM:
             yield _OFFSET.pack(produced.log_start_offset)
         if version >= _MESSAGE_FROM:
-            yield writer.array(len(produced.unfit), flexible)
-            for place, reason in produced.unfit:
-                yield INT.pack(place) + writer.string(reason, flexible) + (writer.NO_TAGS if flexible else b"")
+            yield writer.array(len(produced.rejected), flexible)
+            for position, reason in produced.rejected:
+                yield INT.pack(position) + writer.string(reason, flexible) + (writer.NO_TAGS if flexible else b"")
             yield writer.string(produced.message, flexible)
         if flexible:
             yield writer.NO_TAGS

@@ -1,4 +1,4 @@
-"""Reading the fields of requests by hand, one after the other, in the plain or the compact form."""
+"""Decoding of request fields, in the plain or the compact form."""
 
 import struct
 import uuid
@@ -12,7 +12,10 @@ _UUID_BYTES = 16
 
 
 class FieldReader:
-    """Reads from `at` on. What is cut raises a struct.error, an IndexError or a ValueError."""
+    """Decodes one field after the other, starting at `at`.
+
+    Truncated or malformed data raises struct.error, IndexError or ValueError.
+    """
 
     __slots__ = ("_at", "_data", "_flexible")
 
@@ -21,13 +24,13 @@ class FieldReader:
         self._at = at
         self._flexible = flexible
 
-    def unpack(self, shape: struct.Struct) -> tuple[int, ...]:
-        values = shape.unpack_from(self._data, self._at)
-        self._at += shape.size
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        values = layout.unpack_from(self._data, self._at)
+        self._at += layout.size
         return values
 
     def length(self, plain: struct.Struct) -> int:
-        """A length of strings, bytes or arrays; -1 for null."""
+        """Read the length of a string, byte string or array; -1 for null."""
         if not self._flexible:
             return self.unpack(plain)[0]
         value, self._at = read_uvarint(self._data, self._at)
@@ -50,7 +53,7 @@ class FieldReader:
 
     def tags(self) -> None:
         if self._flexible:
-            if self._data[self._at] == 0:  # none, as in nearly every message
+            if self._data[self._at] == 0:  # no tags, as in nearly every message
                 self._at += 1
             else:
                 self._at = skip_tags(self._data, self._at)
@@ -60,7 +63,7 @@ class FieldReader:
             return None
         end = self._at + length
         if end > len(self._data):
-            raise IndexError(f"a field of {length} bytes, {len(self._data) - self._at} are left")
+            raise IndexError(f"a field has {length} bytes, but only {len(self._data) - self._at} are left")
         taken = self._data[self._at : end]
         self._at = end
         return taken

@@ -1,7 +1,7 @@
-"""Saying in an answer that is already written how long its client should rest.
+"""Set the throttle time in a response that is already encoded.
 
-The field is the first of a body, in Produce the last. So it can be put in when the size of the answer, on which it
-depends, is known.
+The throttle time depends on the size of the encoded response. It is the first field of a body, in Produce the
+last.
 """
 
 from headwater.transmit.records.file_region import Part
@@ -13,7 +13,7 @@ _FIELD_BYTES = 4
 
 
 def write_throttle_time(parts: list[Part], api_key: int, version: int, *, flexible: bool, ms: int) -> None:
-    """Put the throttle time into the frame that the parts make; none of its sizes change."""
+    """Set the throttle time in the frame that the parts make up; its size stays the same."""
     if api_key == PRODUCE:
         no_tags = 1 if version >= _PRODUCE_FLEXIBLE_FROM else 0
         at = sum(map(len, parts)) - _FIELD_BYTES - no_tags
@@ -21,7 +21,7 @@ def write_throttle_time(parts: list[Part], api_key: int, version: int, *, flexib
         at = LENGTH.size + len(response_header(0, flexible=flexible))
     for number, part in enumerate(parts):
         if at < len(part):
-            # The writers keep a field within one part: only what is as large as records is a part of its own.
+            # The encoders never split a field: only records are parts of their own.
             assert isinstance(part, bytes)
             assert at + _FIELD_BYTES <= len(part)
             changed = bytearray(part)
@@ -29,4 +29,4 @@ def write_throttle_time(parts: list[Part], api_key: int, version: int, *, flexib
             parts[number] = bytes(changed)
             return
         at -= len(part)
-    raise AssertionError("an answer without its throttle time")
+    raise AssertionError("the response has no throttle time")

@@ -1,4 +1,4 @@
-"""Writing the fields of responses by hand, in the plain or the compact form."""
+"""Encoding of response fields, in the plain or the compact form."""
 
 import struct
 
@@ -10,7 +10,7 @@ NO_TAGS = b"\x00"
 
 
 def array(length: int, flexible: bool) -> bytes:
-    """The length of an array."""
+    """Encode the length of an array."""
     return write_uvarint(length + 1) if flexible else INT.pack(length)
 
 

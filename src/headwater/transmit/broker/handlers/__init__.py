@@ -1,21 +1,14 @@
-"""What the broker does for each request, by subject. A handler takes the node, the request and who asked, and
-gives the response's message, now or later; it writes no bytes and opens no socket.
+"""The request handlers. A handler returns the response message, now or later; it does no network I/O.
+
+cluster                             ApiVersions, Metadata, FindCoordinator, DescribeCluster
+topics, configs, quotas             create, change, describe and delete them
+produce, fetch, offsets             append records, read records, look up offsets in the log
+transactions                        producer ids and transactions
+classic_groups, consumer_groups, share_groups
+                                    requests of the members of a group, by protocol
+committed_offsets                   commit, read and delete the offsets of a group
+group_admin, share_admin            list, describe and delete groups; start offsets of share groups
+admin                               records, replicas, log directories; security requests, which are declined
+
+Handlers do not import each other: code that several of them use is in `broker`.
 """
-
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
-
-from headwater.transmit.broker.node import Node
-
-
-class RequestContext(NamedTuple):
-    """Who sent a request, in which version."""
-
-    client_id: str
-    host: str
-    version: int
-    connection: object = None
-    """Which of its connections; to be compared only."""
-
-
-Handler = Callable[[Node, Any, RequestContext], Any | Awaitable[Any]]

@@ -1,4 +1,4 @@
-"""What admin clients ask besides topics and configs, as far as one node has an answer."""
+"""Admin requests for records, log directories, replicas and security, as far as a single node supports them."""
 
 import logging
 import shutil
@@ -19,46 +19,44 @@ from kafka.protocol.admin import (
     ElectLeadersResponse,
     ListPartitionReassignmentsResponse,
 )
-from kafka.protocol.consumer import OffsetDeleteResponse
 
-from headwater.record import TopicPartition
-from headwater.transmit.broker.handlers import RequestContext
-from headwater.transmit.broker.handlers.permissions import ON_TOPIC, bits
 from headwater.transmit.broker.node import NODE_ID, Node
+from headwater.transmit.broker.permissions import ON_TOPIC, as_bits
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.wire.codes import Code
 
 logger = logging.getLogger(__name__)
 
-_TO_THE_END = -1  # instead of an offset: everything that readers can see
+_HIGH_WATERMARK = -1  # in place of an offset: delete all visible records
 
 
-# -- records and where they are -------------------------------------------------------------------------------
+# -- records and log directories ------------------------------------------------------------------------------
 
 
 def delete_records(node: Node, request: Any, context: RequestContext) -> Any:
-    """Let logs start later."""
+    """Delete the records before the given offsets."""
     shape = DeleteRecordsResponse.DeleteRecordsTopicResult
     topics = []
     for topic in request.topics:
         partitions = []
-        for asked in topic.partitions:
-            code, low = _delete_before(node, topic.name, asked)
+        for wanted in topic.partitions:
+            code, low = _delete_before(node, topic.name, wanted)
             partitions.append(
                 shape.DeleteRecordsPartitionResult(
-                    partition_index=asked.partition_index, low_watermark=low, error_code=code
+                    partition_index=wanted.partition_index, low_watermark=low, error_code=code
                 )
             )
         topics.append(shape(name=topic.name, partitions=partitions))
     return DeleteRecordsResponse(topics=topics)
 
 
-def _delete_before(node: Node, topic: str, asked: Any) -> tuple[Code, int]:
-    partition = node.topics.partition(topic, asked.partition_index)
+def _delete_before(node: Node, topic: str, wanted: Any) -> tuple[Code, int]:
+    partition = node.topics.partition(topic, wanted.partition_index)
     if partition is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION, -1
     log = partition.log
-    offset = log.high_watermark if asked.offset == _TO_THE_END else asked.offset
+    offset = log.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
     if not partition.config.delete:
         return Code.POLICY_VIOLATION, -1
     if not 0 <= offset <= log.high_watermark:
@@ -105,11 +103,11 @@ def describe_log_dirs(node: Node, request: Any, context: RequestContext) -> Any:
 
 
 def describe_topic_partitions(node: Node, request: Any, context: RequestContext) -> Any:
-    """Topics in the order of their names, a page at a time."""
+    """Describe topics in the order of their names, one page at a time."""
     shape = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
     names = sorted({topic.name for topic in request.topics} or {entry.name for entry in node.topics.entries()})
     cursor = request.cursor
-    room = max(1, request.response_partition_limit)
+    left = max(1, request.response_partition_limit)
     topics: list[Any] = []
     following = None
     for name in names:
@@ -120,10 +118,10 @@ def describe_topic_partitions(node: Node, request: Any, context: RequestContext)
             topics.append(shape(error_code=Code.UNKNOWN_TOPIC_OR_PARTITION, name=name, partitions=[]))
             continue
         first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
-        if room == 0:
+        if left == 0:
             following = (name, first)
             break
-        last = min(entry.partitions, first + room)
+        last = min(entry.partitions, first + left)
         partitions = [_partition(shape, number) for number in range(first, last)]
         topics.append(
             shape(
@@ -131,10 +129,10 @@ def describe_topic_partitions(node: Node, request: Any, context: RequestContext)
                 name=name,
                 topic_id=entry.id,
                 partitions=partitions,
-                topic_authorized_operations=bits(ON_TOPIC, asked=True),
+                topic_authorized_operations=as_bits(ON_TOPIC, requested=True),
             )
         )
-        room -= len(partitions)
+        left -= len(partitions)
         if last < entry.partitions:
             following = (name, last)
             break
@@ -152,23 +150,23 @@ def _partition(shape: Any, number: int) -> Any:
     )  # fmt: skip
 
 
-# -- replicas: there is one -----------------------------------------------------------------------------------
+# -- replicas: there is only one ------------------------------------------------------------------------------
 
 
 def elect_leaders(node: Node, request: Any, context: RequestContext) -> Any:
-    """The only replica leads already."""
+    """Report that no election is needed: the only replica is the leader."""
     shape = ElectLeadersResponse.ReplicaElectionResult
     if request.topic_partitions is None:
-        asked: Iterable[tuple[str, Iterable[int]]] = (
+        partitions: Iterable[tuple[str, Iterable[int]]] = (
             (entry.name, range(entry.partitions)) for entry in node.topics.entries()
         )
     else:
-        asked = ((topic.topic, topic.partitions) for topic in request.topic_partitions)
+        partitions = ((topic.topic, topic.partitions) for topic in request.topic_partitions)
     return ElectLeadersResponse(
         error_code=Code.NONE,
         replica_election_results=[
             shape(topic=topic, partition_result=[_election(node, shape, topic, n) for n in numbers])
-            for topic, numbers in asked
+            for topic, numbers in partitions
         ],
     )
 
@@ -178,7 +176,9 @@ def _election(node: Node, shape: Any, topic: str, number: int) -> Any:
     return shape.PartitionResult(
         partition_id=number,
         error_code=Code.ELECTION_NOT_NEEDED if found else Code.UNKNOWN_TOPIC_OR_PARTITION,
-        error_message="the only replica leads already" if found else f"there is no partition {topic}-{number}",
+        error_message="the only replica is already the leader"
+        if found
+        else f"there is no partition {topic}-{number}",
     )
 
 
@@ -187,7 +187,7 @@ def list_partition_reassignments(node: Node, request: Any, context: RequestConte
 
 
 def alter_partition_reassignments(node: Node, request: Any, context: RequestContext) -> Any:
-    """Staying on this node is granted, leaving it is not; there is nothing to cancel."""
+    """Accept assignments to this node and refuse all others; there is never a reassignment to cancel."""
     shape = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
     return AlterPartitionReassignmentsResponse(
         error_code=Code.NONE,
@@ -195,33 +195,33 @@ def alter_partition_reassignments(node: Node, request: Any, context: RequestCont
         responses=[
             shape(
                 name=topic.name,
-                partitions=[_reassignment(node, shape, topic.name, asked) for asked in topic.partitions],
+                partitions=[_reassignment(node, shape, topic.name, wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
         ],
     )
 
 
-def _reassignment(node: Node, shape: Any, topic: str, asked: Any) -> Any:
+def _reassignment(node: Node, shape: Any, topic: str, wanted: Any) -> Any:
     code, message = Code.NONE, None
-    if node.topics.partition(topic, asked.partition_index) is None:
-        code, message = Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{asked.partition_index}"
-    elif asked.replicas is None:
-        code, message = Code.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being reassigned"
-    elif list(asked.replicas) != [NODE_ID]:
-        code, message = Code.INVALID_REPLICA_ASSIGNMENT, f"there is one node, {NODE_ID}"
+    if node.topics.partition(topic, wanted.partition_index) is None:
+        code, message = Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{wanted.partition_index}"
+    elif wanted.replicas is None:
+        code, message = Code.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is in progress"
+    elif list(wanted.replicas) != [NODE_ID]:
+        code, message = Code.INVALID_REPLICA_ASSIGNMENT, f"there is only one node, {NODE_ID}"
     return shape.ReassignablePartitionResponse(
-        partition_index=asked.partition_index, error_code=code, error_message=message
+        partition_index=wanted.partition_index, error_code=code, error_message=message
     )
 
 
 def alter_replica_log_dirs(node: Node, request: Any, context: RequestContext) -> Any:
-    """Staying in the only directory is granted; there is no other to move to."""
+    """Accept the only log directory and refuse all others."""
     shape = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
     results = []
-    for asked in request.dirs:
-        here = Path(asked.path) == node.settings.data / "log"
-        for topic in asked.topics:
+    for directory in request.dirs:
+        here = Path(directory.path) == node.settings.data / "log"
+        for topic in directory.topics:
             partitions = [
                 shape.AlterReplicaLogDirPartitionResult(
                     partition_index=number, error_code=_move(node, topic.name, number, here=here)
@@ -238,41 +238,9 @@ def _move(node: Node, topic: str, number: int, *, here: bool) -> Code:
     return Code.NONE if here else Code.LOG_DIR_NOT_FOUND
 
 
-# -- groups ---------------------------------------------------------------------------------------------------
+# -- security: there is none ----------------------------------------------------------------------------------
 
-
-def offset_delete(node: Node, request: Any, context: RequestContext) -> Any:
-    """Forget committed offsets of partitions that no member of the group is reading."""
-    shape = OffsetDeleteResponse.OffsetDeleteResponseTopic
-    group = node.groups.get(request.group_id)
-    committed = node.catalog.committed_offsets(request.group_id)
-    if group is None and not committed:
-        return OffsetDeleteResponse(error_code=Code.GROUP_ID_NOT_FOUND, topics=[])
-    if group is not None and group.members:
-        # What its members read is in an assignment that only they can tell, so all of it counts as read.
-        code = Code.GROUP_SUBSCRIBED_TO_TOPIC
-    else:
-        code = Code.NONE
-        asked = [TopicPartition(t.name, p.partition_index) for t in request.topics for p in t.partitions]
-        node.catalog.delete_offsets(request.group_id, asked)
-    return OffsetDeleteResponse(
-        error_code=Code.NONE,
-        topics=[
-            shape(
-                name=topic.name,
-                partitions=[
-                    shape.OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=code)
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
-
-
-# -- what one node for one user does not have -----------------------------------------------------------------
-
-_NO_SECURITY = "no authorizer is configured: every client may do everything"
+_NO_SECURITY = "no authorizer is configured: every client is authorized for all operations"
 
 
 def describe_acls(node: Node, request: Any, context: RequestContext) -> Any:
@@ -300,7 +268,7 @@ def delete_acls(node: Node, request: Any, context: RequestContext) -> Any:
 
 
 def describe_user_scram_credentials(node: Node, request: Any, context: RequestContext) -> Any:
-    """Nobody has a password."""
+    """Report that the users do not exist: there are no credentials."""
     shape = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
     return DescribeUserScramCredentialsResponse(
         error_code=Code.NONE,

@@ -1,70 +1,44 @@
-"""Consumer groups of the new protocol: heartbeats, and looking at groups (KIP-848)."""
+"""Consumer groups, the protocol of KIP-848: heartbeat and describe."""
 
 import uuid
 from typing import Any
 
 from headwater.record import TopicPartition
-from headwater.transmit.broker.handlers import RequestContext
-from headwater.transmit.broker.handlers.permissions import ON_GROUP, bits
-from headwater.transmit.broker.handlers.share_groups import assigned
+from headwater.transmit.broker.error_codes import CONSUMER_GROUP_CODES
+from headwater.transmit.broker.group_messages import heartbeat_error, heartbeat_response, topic_partitions
 from headwater.transmit.broker.node import Node
-from headwater.transmit.groups.consumer import JOINS, ConsumerError, ConsumerGroup, ConsumerHeartbeat
-from headwater.transmit.groups.kinds import kind_of
+from headwater.transmit.broker.permissions import ON_GROUP, as_bits
+from headwater.transmit.broker.request import RequestContext
+from headwater.transmit.groups.consumer import JOINS, Assignment, ConsumerError, ConsumerGroup, ConsumerHeartbeat
 from headwater.transmit.groups.settings import CONSUMER_HEARTBEAT_MS
 from headwater.transmit.groups.store import GroupKind
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.json_messages import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
 
-_MEMBER_ID_FROM_CLIENT = 1  # from this version on the client makes its id up, so that a lost answer does no harm
+_MEMBER_ID_FROM_CLIENT = 1  # since this version the client generates its id, so that a lost response does no harm
 _CONSUMER_MEMBER = 1
-
-CODES = {
-    ConsumerError.UNKNOWN_MEMBER: Code.UNKNOWN_MEMBER_ID,
-    ConsumerError.FENCED_EPOCH: Code.FENCED_MEMBER_EPOCH,
-    ConsumerError.STALE_EPOCH: Code.STALE_MEMBER_EPOCH,
-    ConsumerError.FENCED_INSTANCE: Code.FENCED_INSTANCE_ID,
-    ConsumerError.UNRELEASED_INSTANCE: Code.UNRELEASED_INSTANCE_ID,
-    ConsumerError.UNSUPPORTED_ASSIGNOR: Code.UNSUPPORTED_ASSIGNOR,
-    ConsumerError.INVALID_REGEX: Code.INVALID_REGULAR_EXPRESSION,
-    ConsumerError.INVALID_REQUEST: Code.INVALID_REQUEST,
-    ConsumerError.GROUP_FULL: Code.GROUP_MAX_SIZE_REACHED,
-}
 
 
 def consumer_group_heartbeat(node: Node, request: Any, context: RequestContext) -> Any:
-    """Keep a member in, and tell it what to read."""
+    """Keep a member in its group, and return its assignment if that has changed."""
     shape = ConsumerGroupHeartbeatResponse
-    interval = node.queues.settings(request.group_id).number(CONSUMER_HEARTBEAT_MS)
-
-    def refused(code: Code) -> Any:
-        return shape(error_code=code, error_message=code.name, member_epoch=0, heartbeat_interval_ms=interval)
-
+    interval_ms = node.share_groups.settings(request.group_id).number(CONSUMER_HEARTBEAT_MS)
     member_id = request.member_id
     if not member_id and context.version < _MEMBER_ID_FROM_CLIENT and request.member_epoch == JOINS:
         member_id = str(uuid.uuid4())
     if not request.group_id or not member_id:
-        return refused(Code.INVALID_REQUEST)
-    if kind_of(node, request.group_id) not in (None, GroupKind.CONSUMER):
-        return refused(Code.GROUP_ID_NOT_FOUND)
-    heard = _heard(node, request, context, member_id)
-    reply = node.consumers.heartbeat(request.group_id, heard, node.clock.monotonic())
+        return heartbeat_error(shape, Code.INVALID_REQUEST, interval_ms)
+    if node.group_kinds.get(request.group_id) not in (None, GroupKind.CONSUMER):
+        return heartbeat_error(shape, Code.GROUP_ID_NOT_FOUND, interval_ms)
+    heartbeat = _heartbeat(node, request, context, member_id)
+    reply = node.consumer_groups.heartbeat(request.group_id, heartbeat, node.clock.monotonic())
     if isinstance(reply, ConsumerError):
-        return refused(CODES[reply])
-    node.groups.delete(request.group_id)  # an empty classic group of that name has become this one
-    node.group_store.set_kind(request.group_id, GroupKind.CONSUMER)
-    parts = shape.Assignment
-    return shape(
-        error_code=Code.NONE,
-        member_id=reply.member_id,
-        member_epoch=reply.epoch,
-        heartbeat_interval_ms=interval,
-        assignment=None
-        if reply.assignment is None
-        else parts(topic_partitions=assigned(node, reply.assignment, parts.TopicPartitions)),
-    )
+        return heartbeat_error(shape, CONSUMER_GROUP_CODES[reply], interval_ms)
+    node.group_kinds.become_consumer(request.group_id)
+    return heartbeat_response(node.topics, shape, reply, interval_ms)
 
 
-def _heard(node: Node, request: Any, context: RequestContext, member_id: str) -> ConsumerHeartbeat:
+def _heartbeat(node: Node, request: Any, context: RequestContext, member_id: str) -> ConsumerHeartbeat:
     names, owned = request.subscribed_topic_names, None
     if request.topic_partitions is not None:
         entries = [(node.topics.entry(topic.topic_id), topic.partitions) for topic in request.topic_partitions]
@@ -87,15 +61,15 @@ def _heard(node: Node, request: Any, context: RequestContext, member_id: str) ->
 def consumer_group_describe(node: Node, request: Any, context: RequestContext) -> Any:
     groups = [_described(node, name) for name in request.group_ids]
     for group in groups:
-        group.authorized_operations = bits(ON_GROUP, asked=request.include_authorized_operations)
+        group.authorized_operations = as_bits(ON_GROUP, requested=request.include_authorized_operations)
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _described(node: Node, name: str) -> Any:
     shape = ConsumerGroupDescribeResponse.DescribedGroup
-    group = node.consumers.get(name)
+    group = node.consumer_groups.get(name)
     if group is None and node.group_store.kinds().get(name) is GroupKind.CONSUMER:
-        group = ConsumerGroup(id=name)  # nobody has come back since the broker was started
+        group = ConsumerGroup(id=name)  # no member has joined since the broker started
     if group is None:
         return shape(
             error_code=Code.GROUP_ID_NOT_FOUND,
@@ -120,8 +94,12 @@ def _described(node: Node, name: str) -> Any:
 
 def _member(node: Node, group: ConsumerGroup, member_id: str) -> Any:
     shape = ConsumerGroupDescribeResponse.DescribedGroup.Member
-    has, target = shape.Assignment, shape.TargetAssignment
     member = group.members[member_id]
+
+    def assigned(part: Any, assignment: Assignment) -> Any:
+        topics = topic_partitions(node.topics, assignment, part.TopicPartitions, named=True)
+        return part(topic_partitions=topics)
+
     return shape(
         member_id=member.id,
         instance_id=member.instance_id,
@@ -131,9 +109,7 @@ def _member(node: Node, group: ConsumerGroup, member_id: str) -> Any:
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.subscription.names),
         subscribed_topic_regex=member.subscription.pattern or None,
-        assignment=has(topic_partitions=assigned(node, member.has, has.TopicPartitions, named=True)),
-        target_assignment=target(
-            topic_partitions=assigned(node, group.target[member.id], target.TopicPartitions, named=True)
-        ),
+        assignment=assigned(shape.Assignment, member.has),
+        target_assignment=assigned(shape.TargetAssignment, group.target[member.id]),
         member_type=_CONSUMER_MEMBER,
     )

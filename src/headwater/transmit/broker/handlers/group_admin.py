@@ -1,14 +1,13 @@
-"""Looking at groups of every kind, and deleting them."""
+"""List and delete groups of every kind; describe classic groups."""
 
 from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsResponse, DescribeGroupsResponse, ListGroupsResponse
 
-from headwater.transmit.broker.handlers import RequestContext
-from headwater.transmit.broker.handlers.classic_groups import CODES
-from headwater.transmit.broker.handlers.permissions import ON_GROUP, reported
-from headwater.transmit.broker.handlers.share_admin import share_group_state
+from headwater.transmit.broker.error_codes import CLASSIC_GROUP_CODES
 from headwater.transmit.broker.node import Node
+from headwater.transmit.broker.permissions import ON_GROUP, as_set
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.groups.classic_rounds import ClassicGroup, GroupError, GroupState
 from headwater.transmit.groups.consumer import ConsumerGroup
 from headwater.transmit.groups.store import GroupKind
@@ -19,7 +18,7 @@ _CONSUMER = "consumer"
 
 
 def list_groups(node: Node, request: Any, context: RequestContext) -> Any:
-    """Groups with members, and those that have only left something behind."""
+    """List the groups that have members or committed offsets."""
     states = [state.lower() for state in request.states_filter or []]
     types = [kind.lower() for kind in request.types_filter or []]
     return ListGroupsResponse(
@@ -35,17 +34,17 @@ def list_groups(node: Node, request: Any, context: RequestContext) -> Any:
 
 
 def _all_groups(node: Node) -> list[tuple[str, GroupKind, str, str]]:
-    """Name, kind, state and protocol type of every group."""
+    """Return the name, kind, state and protocol type of every group."""
     kinds = node.group_store.kinds()
     found: list[tuple[str, GroupKind, str, str]] = []
     for name, kind in kinds.items():
         if kind is GroupKind.SHARE:
-            share = node.queues.group(name)
-            found.append((name, kind, share_group_state(share) if share else "Empty", "share"))
+            share = node.share_groups.group(name)
+            found.append((name, kind, share.state if share else "Empty", "share"))
         else:
-            group = node.consumers.get(name) or ConsumerGroup(id=name)
+            group = node.consumer_groups.get(name) or ConsumerGroup(id=name)
             found.append((name, kind, group.state, _CONSUMER))
-    classic = {group.id: group for group in node.groups.all()}
+    classic = {group.id: group for group in node.classic_groups.all()}
     for name in node.catalog.groups():
         classic.setdefault(name, ClassicGroup(id=name, protocol_type=_CONSUMER))
     found += [
@@ -59,19 +58,19 @@ def _all_groups(node: Node) -> list[tuple[str, GroupKind, str, str]]:
 def describe_groups(node: Node, request: Any, context: RequestContext) -> Any:
     groups = [_described(node, name, context) for name in request.groups]
     for group in groups:
-        group.authorized_operations = reported(ON_GROUP, asked=request.include_authorized_operations)
+        group.authorized_operations = as_set(ON_GROUP, requested=request.include_authorized_operations)
     return DescribeGroupsResponse(groups=groups)
 
 
 def _described(node: Node, name: str, context: RequestContext) -> Any:
     shape = DescribeGroupsResponse.DescribedGroup
-    group = node.groups.get(name)
+    group = node.classic_groups.get(name)
     if name in node.group_store.kinds():
-        group = None  # it speaks another protocol and has a request of its own
+        group = None  # it uses another protocol, which has its own describe request
     elif group is None and name in node.catalog.groups():
         group = ClassicGroup(id=name, protocol_type=_CONSUMER)
     if group is None:
-        # Old versions know no such error and are told that the group is dead.
+        # Older versions do not have this error; for them the state is Dead.
         code = Code.GROUP_ID_NOT_FOUND if context.version >= _NOT_FOUND_FROM else Code.NONE
         return shape(
             error_code=code,
@@ -104,10 +103,13 @@ def _described(node: Node, name: str, context: RequestContext) -> Any:
 
 
 def delete_groups(node: Node, request: Any, context: RequestContext) -> Any:
-    node.groups.expire(node.clock.monotonic())  # members whose time is over must not be in the way
+    # Members whose session has expired must not prevent the deletion.
+    node.classic_groups.expire(node.clock.monotonic())
     return DeleteGroupsResponse(
         results=[
-            DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=CODES[_delete(node, name)])
+            DeleteGroupsResponse.DeletableGroupResult(
+                group_id=name, error_code=CLASSIC_GROUP_CODES[_delete(node, name)]
+            )
             for name in request.groups_names
         ]
     )
@@ -116,14 +118,14 @@ def delete_groups(node: Node, request: Any, context: RequestContext) -> Any:
 def _delete(node: Node, name: str) -> GroupError:
     kind = node.group_store.kinds().get(name)
     if kind is not None:
-        group = node.queues.group(name) if kind is GroupKind.SHARE else node.consumers.get(name)
+        group = node.share_groups.group(name) if kind is GroupKind.SHARE else node.consumer_groups.get(name)
         if group is not None and group.members:
             return GroupError.NON_EMPTY
-        node.queues.delete(name)
-        node.consumers.delete(name)
-    elif node.groups.get(name) is None and name not in node.catalog.groups():
+        node.share_groups.delete(name)
+        node.consumer_groups.delete(name)
+    elif node.classic_groups.get(name) is None and name not in node.catalog.groups():
         return GroupError.NOT_FOUND
-    error = node.groups.delete(name)
+    error = node.classic_groups.delete(name)
     if error is GroupError.NONE:
         node.catalog.delete_group(name)
     return error

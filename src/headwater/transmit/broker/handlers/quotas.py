@@ -1,4 +1,4 @@
-"""Client quotas: describing and changing them."""
+"""Client quotas: describe and change them."""
 
 from collections.abc import Collection
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from kafka.protocol.admin import AlterClientQuotasResponse, DescribeClientQuotasResponse
 
 from headwater.errors import InvalidError
-from headwater.transmit.broker.handlers import RequestContext
 from headwater.transmit.broker.node import Node
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.quotas import DEFAULT, ENTITY_TYPES, Entity, EntityMatch, check_quota, matching
 from headwater.transmit.wire.codes import Code
 
@@ -15,11 +15,11 @@ _EXACT, _DEFAULT, _ANY = range(3)
 
 
 class UnsupportedEntity(InvalidError):
-    """A kind of entity that has no quotas here."""
+    """A type of entity that quotas do not support."""
 
 
 def describe_client_quotas(node: Node, request: Any, context: RequestContext) -> Any:
-    """The quotas of the entities that fit the filter."""
+    """Return the quotas of the entities that match the filter."""
     try:
         wanted = _wanted(request.components)
     except InvalidError as error:
@@ -43,13 +43,13 @@ def describe_client_quotas(node: Node, request: Any, context: RequestContext) ->
 
 
 def alter_client_quotas(node: Node, request: Any, context: RequestContext) -> Any:
-    """Set and remove quotas, each entity by itself."""
+    """Set and remove quotas, independently for each entity."""
     entries = []
-    for asked in request.entries:
+    for entry in request.entries:
         code, message = Code.NONE, None
         try:
-            entity = _entity(asked.entity)
-            values = _changed(node.quotas.table.get(entity, {}), asked.ops)
+            entity = _entity(entry.entity)
+            values = _changed(node.quotas.table.get(entity, {}), entry.ops)
             if not request.validate_only:
                 node.catalog.set_quotas(entity.user, entity.client_id, values)
                 node.quotas.change(entity, values)
@@ -62,7 +62,7 @@ def alter_client_quotas(node: Node, request: Any, context: RequestContext) -> An
                 error_message=message,
                 entity=[
                     shape.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
-                    for part in asked.entity
+                    for part in entry.entity
                 ],
             )
         )
@@ -70,14 +70,14 @@ def alter_client_quotas(node: Node, request: Any, context: RequestContext) -> An
 
 
 def _changed(known: dict[str, float], operations: Any) -> dict[str, float]:
-    fresh = dict(known)
+    changed = dict(known)
     for operation in operations:
         if operation.remove:
-            fresh.pop(operation.key, None)
+            changed.pop(operation.key, None)
         else:
             check_quota(operation.key, operation.value)
-            fresh[operation.key] = operation.value
-    return fresh
+            changed[operation.key] = operation.value
+    return changed
 
 
 def _entity(parts: Any) -> Entity:
@@ -85,17 +85,18 @@ def _entity(parts: Any) -> Entity:
     for part in parts:
         _check_type(part.entity_type, named, known=ENTITY_TYPES)
         if part.entity_name == DEFAULT:
-            raise InvalidError(f"an empty {part.entity_type} has no quotas; leave the name out for the default")
+            raise InvalidError(f"cannot set quotas of an empty {part.entity_type}; omit the name for the default")
         named[part.entity_type] = DEFAULT if part.entity_name is None else part.entity_name
     if not named:
-        raise InvalidError(f"say whom the quota is for: {' or '.join(ENTITY_TYPES)}, or both")
+        raise InvalidError(f"no entity given for the quota: expected {' or '.join(ENTITY_TYPES)}, or both")
     return Entity(*(named.get(kind) for kind in ENTITY_TYPES))
 
 
 def _wanted(components: Any) -> dict[str, EntityMatch]:
     wanted: dict[str, EntityMatch] = {}
     for component in components:
-        _check_type(component.entity_type, wanted, known=(*ENTITY_TYPES, "ip"))  # no address has quotas
+        # A filter for IP addresses is valid, but addresses have no quotas here.
+        _check_type(component.entity_type, wanted, known=(*ENTITY_TYPES, "ip"))
         if component.match_type == _EXACT and component.match:
             match = EntityMatch(component.match)
         elif component.match_type == _DEFAULT:
@@ -104,7 +105,7 @@ def _wanted(components: Any) -> dict[str, EntityMatch]:
             match = EntityMatch(None)
         else:
             raise InvalidError(
-                f"cannot match {component.entity_type} {component.match!r} by type {component.match_type}"
+                f"cannot match {component.entity_type} {component.match!r}: invalid type {component.match_type}"
             )
         wanted[component.entity_type] = match
     return wanted
@@ -112,11 +113,9 @@ def _wanted(components: Any) -> dict[str, EntityMatch]:
 
 def _check_type(kind: str, named: Collection[str], *, known: Collection[str]) -> None:
     if kind not in known:
-        raise UnsupportedEntity(
-            f"entities of type {kind!r} have no quotas here, only {' and '.join(ENTITY_TYPES)}"
-        )
+        raise UnsupportedEntity(f"entities of type {kind!r} have no quotas, only {' and '.join(ENTITY_TYPES)}")
     if kind in named:
-        raise InvalidError(f"entity type {kind} stands twice")
+        raise InvalidError(f"entity type {kind!r} is given twice")
 
 
 def _code(error: InvalidError) -> Code:

@@ -1,12 +1,11 @@
-"""Looking at share groups, and moving where they start."""
+"""Share groups: describe them, and describe, alter and delete their start offsets."""
 
 from typing import Any
 
-from headwater.transmit.broker.handlers import RequestContext
-from headwater.transmit.broker.handlers.permissions import ON_GROUP, bits
-from headwater.transmit.broker.handlers.share_groups import assigned
+from headwater.transmit.broker.group_messages import topic_partitions
 from headwater.transmit.broker.node import Node
-from headwater.transmit.groups.share.members import ShareGroup
+from headwater.transmit.broker.permissions import ON_GROUP, as_bits
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.topics.catalog import TopicEntry
 from headwater.transmit.wire.codes import Code
@@ -21,27 +20,22 @@ ASSIGNOR = "simple"
 _NO_OFFSET = -1
 
 
-def share_group_state(group: ShareGroup) -> str:
-    """Named as Kafka's admin tools show it."""
-    return "Stable" if group.members else "Empty"
-
-
 def share_group_describe(node: Node, request: Any, context: RequestContext) -> Any:
     groups = [_described(node, name) for name in request.group_ids]
     for group in groups:
-        group.authorized_operations = bits(ON_GROUP, asked=request.include_authorized_operations)
+        group.authorized_operations = as_bits(ON_GROUP, requested=request.include_authorized_operations)
     return ShareGroupDescribeResponse(groups=groups)
 
 
 def _described(node: Node, name: str) -> Any:
     shape = ShareGroupDescribeResponse.DescribedGroup
-    group = node.queues.group(name)
+    group = node.share_groups.group(name)
     parts = shape.Member.Assignment
     return shape(
         error_code=Code.NONE if group else Code.GROUP_ID_NOT_FOUND,
         error_message=None if group else f"there is no share group {name!r}",
         group_id=name,
-        group_state=share_group_state(group) if group else "Dead",
+        group_state=group.state if group else "Dead",
         group_epoch=group.epoch if group else 0,
         assignment_epoch=group.epoch if group else 0,
         assignor_name=ASSIGNOR if group else "",
@@ -54,7 +48,9 @@ def _described(node: Node, name: str) -> Any:
                 client_host=member.client_host,
                 subscribed_topic_names=sorted(member.topics),
                 assignment=parts(
-                    topic_partitions=assigned(node, member.assignment, parts.TopicPartitions, named=True)
+                    topic_partitions=topic_partitions(
+                        node.topics, member.assignment, parts.TopicPartitions, named=True
+                    )
                 ),
             )
             for member in (group.members.values() if group else ())
@@ -66,46 +62,48 @@ def _described(node: Node, name: str) -> Any:
 
 
 def describe_share_group_offsets(node: Node, request: Any, context: RequestContext) -> Any:
-    """Where groups start in some partitions, or in all they have begun, and how many records wait there."""
+    """Return the start offset and lag of groups, for given partitions or all that they have started."""
     shape = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
     groups = []
-    for asked in request.groups:
-        known = node.queues.group(asked.group_id) is not None
+    for group in request.groups:
+        known = node.share_groups.group(group.group_id) is not None
         groups.append(
             shape(
-                group_id=asked.group_id,
-                topics=_starts(node, asked, shape) if known else [],
+                group_id=group.group_id,
+                topics=_start_offsets(node, group, shape) if known else [],
                 error_code=Code.NONE if known else Code.GROUP_ID_NOT_FOUND,
-                error_message=None if known else f"there is no share group {asked.group_id!r}",
+                error_message=None if known else f"there is no share group {group.group_id!r}",
             )
         )
     return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
-def _starts(node: Node, asked: Any, shape: Any) -> list[Any]:
+def _start_offsets(node: Node, group: Any, shape: Any) -> list[Any]:
     topic_shape = shape.DescribeShareGroupOffsetsResponseTopic
     wanted: dict[str, list[int]] = {}
-    if asked.topics is None:
-        for topic_id, number in node.queues.shares(asked.group_id):
+    if group.topics is None:
+        for topic_id, number in node.share_groups.shares(group.group_id):
             entry = node.topics.entry(topic_id)
             if entry is not None:
                 wanted.setdefault(entry.name, []).append(number)
     else:
-        wanted = {topic.topic_name: topic.partitions for topic in asked.topics}
+        wanted = {topic.topic_name: topic.partitions for topic in group.topics}
     topics = []
     for name, numbers in sorted(wanted.items()):
         entry = node.topics.entry(name)
         if entry is not None:
             shapes = [
-                _start(node, asked.group_id, entry, n, topic_shape.DescribeShareGroupOffsetsResponsePartition)
+                _start_offset(
+                    node, group.group_id, entry, n, topic_shape.DescribeShareGroupOffsetsResponsePartition
+                )
                 for n in sorted(numbers)
             ]
             topics.append(topic_shape(topic_name=name, topic_id=entry.id, partitions=shapes))
     return topics
 
 
-def _start(node: Node, group: str, entry: TopicEntry, number: int, shape: Any) -> Any:
-    share = node.queues.shares(group).get((entry.id, number))
+def _start_offset(node: Node, group: str, entry: TopicEntry, number: int, shape: Any) -> Any:
+    share = node.share_groups.shares(group).get((entry.id, number))
     partition = node.topics.partition(entry.name, number)
     lag = _NO_OFFSET
     if share is not None and partition is not None:
@@ -120,22 +118,22 @@ def _start(node: Node, group: str, entry: TopicEntry, number: int, shape: Any) -
 
 
 def alter_share_group_offsets(node: Node, request: Any, context: RequestContext) -> Any:
-    """Start an empty group anew, at the offsets given."""
+    """Reset an empty group to the given offsets."""
     shape = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic
     refusal = _refusal(node, request.group_id)
     topics = []
     for topic in request.topics if refusal == Code.NONE else ():
         entry = node.topics.entry(topic.topic_name)
         partitions = []
-        for asked in topic.partitions:
-            partition = entry and node.topics.partition(entry.name, asked.partition_index)
+        for wanted in topic.partitions:
+            partition = entry and node.topics.partition(entry.name, wanted.partition_index)
             if entry and partition:
                 log = partition.log
-                offset = min(max(asked.start_offset, log.start_offset), log.high_watermark)
-                node.queues.move(request.group_id, (entry.id, asked.partition_index), offset)
+                offset = min(max(wanted.start_offset, log.start_offset), log.high_watermark)
+                node.share_groups.move(request.group_id, (entry.id, wanted.partition_index), offset)
             partitions.append(
                 shape.AlterShareGroupOffsetsResponsePartition(
-                    partition_index=asked.partition_index,
+                    partition_index=wanted.partition_index,
                     error_code=Code.NONE if partition else Code.UNKNOWN_TOPIC_OR_PARTITION,
                 )
             )
@@ -147,13 +145,13 @@ def alter_share_group_offsets(node: Node, request: Any, context: RequestContext)
 
 
 def delete_share_group_offsets(node: Node, request: Any, context: RequestContext) -> Any:
-    """Forget where an empty group stood in topics."""
+    """Delete the offsets of topics in an empty group."""
     shape = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic
     refusal = _refusal(node, request.group_id)
     topics = []
     for topic in request.topics if refusal == Code.NONE else ():
         entry = node.topics.entry(topic.topic_name)
-        found = entry is not None and node.queues.forget_topic(request.group_id, entry.id)
+        found = entry is not None and node.share_groups.forget_topic(request.group_id, entry.id)
         topics.append(
             shape(
                 topic_name=topic.topic_name,
@@ -167,7 +165,7 @@ def delete_share_group_offsets(node: Node, request: Any, context: RequestContext
 
 
 def _refusal(node: Node, group_id: str) -> Code:
-    group = node.queues.group(group_id)
+    group = node.share_groups.group(group_id)
     if group is None:
         return Code.GROUP_ID_NOT_FOUND
     return Code.NON_EMPTY_GROUP if group.members else Code.NONE

@@ -1,4 +1,4 @@
-"""Topics: creating, growing, deleting and describing them."""
+"""Topics: create and delete them, and add partitions."""
 
 from typing import Any
 
@@ -9,16 +9,14 @@ from kafka.protocol.admin import (
 )
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
-from headwater.transmit.broker.handlers import RequestContext
+from headwater.transmit.broker.error_codes import create_topic_code
 from headwater.transmit.broker.node import Node
-from headwater.transmit.configs import ConfigResource, InvalidConfig, check_configs
+from headwater.transmit.broker.request import RequestContext
+from headwater.transmit.configs import ConfigResource, check_configs
 from headwater.transmit.topics.catalog import TopicEntry, check_topic_name
 from headwater.transmit.wire.codes import Code
 
-_ASSIGNED = -1  # instead of a number: the broker's default, or given by the assignments
-
-
-# -- create, grow, delete -------------------------------------------------------------------------------------
+_DEFAULT = -1  # in place of a number: the broker's default, or given by the assignments
 
 
 def create_topics(node: Node, request: Any, context: RequestContext) -> Any:
@@ -32,11 +30,11 @@ def _create(node: Node, topic: Any, *, validate_only: bool) -> Any:
     try:
         partitions = _partitions_of(node, topic)
         configs = {config.name: config.value for config in topic.configs if config.value is not None}
-        if topic.replication_factor not in (_ASSIGNED, 1) and not topic.assignments and not _any_factor(node):
+        if topic.replication_factor not in (_DEFAULT, 1) and not topic.assignments and not _any_factor(node):
             return shape(
                 name=topic.name,
                 error_code=Code.INVALID_REPLICATION_FACTOR,
-                error_message=f"replication factor {topic.replication_factor}: there is one node, ask for 1",
+                error_message=f"invalid replication factor {topic.replication_factor}: with one node use 1",
                 num_partitions=-1,
                 replication_factor=-1,
                 configs=[],
@@ -52,7 +50,7 @@ def _create(node: Node, topic: Any, *, validate_only: bool) -> Any:
     except HeadwaterError as error:
         return shape(
             name=topic.name,
-            error_code=_create_code(topic.name, error),
+            error_code=create_topic_code(topic.name, error),
             error_message=str(error),
             num_partitions=-1,
             replication_factor=-1,
@@ -85,21 +83,7 @@ def _created_configs(node: Node, entry: TopicEntry) -> list[Any]:
 def _partitions_of(node: Node, topic: Any) -> int:
     if topic.assignments:
         return len(topic.assignments)
-    return node.settings.num_partitions if topic.num_partitions == _ASSIGNED else int(topic.num_partitions)
-
-
-def _create_code(name: str, error: HeadwaterError) -> Code:
-    if isinstance(error, ConflictError):
-        return Code.TOPIC_ALREADY_EXISTS
-    if isinstance(error, InvalidConfig):
-        return Code.INVALID_CONFIG
-    if isinstance(error, UnavailableError):
-        return Code.KAFKA_STORAGE_ERROR
-    try:
-        check_topic_name(name)
-    except InvalidError:
-        return Code.INVALID_TOPIC_EXCEPTION
-    return Code.INVALID_PARTITIONS
+    return node.settings.num_partitions if topic.num_partitions == _DEFAULT else int(topic.num_partitions)
 
 
 def create_partitions(node: Node, request: Any, context: RequestContext) -> Any:
@@ -125,13 +109,13 @@ def _grow(node: Node, topic: Any, *, validate_only: bool) -> Any:
 
 
 def delete_topics(node: Node, request: Any, context: RequestContext) -> Any:
-    """Delete by name, or by id in newer versions."""
+    """Delete topics, by name or in newer versions by id."""
     if request.topics:
-        asked = [(topic.name, topic.topic_id) for topic in request.topics]
+        topics = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
-        asked = [(name, None) for name in request.topic_names or []]
+        topics = [(name, None) for name in request.topic_names or []]
     results = []
-    for name, topic_id in asked:
+    for name, topic_id in topics:
         entry = node.topics.entry(name if name is not None else topic_id)
         code, message = Code.NONE, None
         if entry is None:

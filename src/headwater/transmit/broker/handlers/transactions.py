@@ -1,4 +1,4 @@
-"""Transactions: producers and their ids, what belongs to a transaction, its end, and looking at them."""
+"""Transactions: producer ids, the partitions and offsets of a transaction, its end, and describing it."""
 
 import re
 from collections.abc import Awaitable
@@ -20,9 +20,10 @@ from kafka.protocol.producer import (
 
 from headwater.errors import UnavailableError
 from headwater.record import TopicPartition
-from headwater.transmit.broker.handlers import RequestContext
-from headwater.transmit.broker.handlers.classic_groups import check_commit, check_committer, committed
+from headwater.transmit.broker.error_codes import TRANSACTION_CODES
 from headwater.transmit.broker.node import Node
+from headwater.transmit.broker.offset_commits import check_committer, check_offset, committed_offset
+from headwater.transmit.broker.request import RequestContext
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import CommittedOffset
 from headwater.transmit.topics.topics import RefusedBatch
@@ -36,21 +37,9 @@ from headwater.transmit.wire.codes import Code
 
 _FENCED_FROM_VERSION = {InitProducerIdResponse: 4, AddPartitionsToTxnResponse: 2, AddOffsetsToTxnResponse: 2,
                         EndTxnResponse: 2}  # fmt: skip
-"""From these versions on clients know PRODUCER_FENCED; before, the code was that of a stale epoch (KIP-588)."""
+"""Versions since which clients know PRODUCER_FENCED; older ones get INVALID_PRODUCER_EPOCH (KIP-588)."""
 
 _GENERATION_FROM = 3
-_CODES = {
-    TransactionError.UNKNOWN_PRODUCER: Code.INVALID_PRODUCER_ID_MAPPING,
-    TransactionError.FENCED: Code.INVALID_PRODUCER_EPOCH,
-    TransactionError.CONCURRENT: Code.CONCURRENT_TRANSACTIONS,
-    TransactionError.INVALID_STATE: Code.INVALID_TXN_STATE,
-}
-
-
-def produce_code(error: TransactionError) -> Code:
-    """The code by which a producer learns that it may not write."""
-    # A batch of a transaction that its id does not have now is late or lost: the producer has to abort.
-    return Code.INVALID_PRODUCER_EPOCH if error is TransactionError.FENCED else Code.INVALID_TXN_STATE
 
 
 def _code(outcome: Any, response: Any, context: RequestContext) -> Code:
@@ -59,14 +48,14 @@ def _code(outcome: Any, response: Any, context: RequestContext) -> Code:
     knows_fenced = context.version >= _FENCED_FROM_VERSION.get(response, context.version + 1)
     if outcome is TransactionError.FENCED and knows_fenced:
         return Code.PRODUCER_FENCED
-    return _CODES[outcome]
+    return TRANSACTION_CODES[outcome]
 
 
 # -- producers ------------------------------------------------------------------------------------------------
 
 
 def init_producer_id(node: Node, request: Any, context: RequestContext) -> Any:
-    """Give a producer the identity under which its batches are numbered."""
+    """Return a producer id and epoch; a transactional id fences its previous producer."""
     if request.transactional_id is None:
         return _identity(Code.NONE, node.catalog.next_producer_id(), 0)
     if not request.transactional_id:
@@ -88,11 +77,11 @@ def _identity(code: Code, producer_id: int = -1, epoch: int = -1) -> Any:
     )
 
 
-# -- what belongs to a transaction ----------------------------------------------------------------------------
+# -- partitions and offsets -----------------------------------------------------------------------------------
 
 
 def add_partitions_to_txn(node: Node, request: Any, context: RequestContext) -> Any:
-    """Take partitions into a transaction: all that are asked for, or none."""
+    """Add partitions to a transaction: all of them, or none."""
     wanted = [
         TopicPartition(topic.name, number) for topic in request.v3_and_below_topics for number in topic.partitions
     ]
@@ -126,32 +115,34 @@ def add_partitions_to_txn(node: Node, request: Any, context: RequestContext) -> 
 
 
 def add_offsets_to_txn(node: Node, request: Any, context: RequestContext) -> Any:
-    """Take the offsets of a group into a transaction."""
+    """Add the offsets of a group to a transaction."""
     claim = ProducerClaim(producer_id=request.producer_id, epoch=request.producer_epoch)
     outcome = node.transactions.add_group(request.transactional_id, claim, request.group_id)
     return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_code(outcome, AddOffsetsToTxnResponse, context))
 
 
 def txn_offset_commit(node: Node, request: Any, context: RequestContext) -> Any:
-    """Keep offsets until their transaction is decided."""
+    """Keep offsets until their transaction is committed or aborted."""
     claim = ProducerClaim(producer_id=request.producer_id, epoch=request.producer_epoch)
     refused = node.transactions.check_offsets(request.transactional_id, claim, request.group_id)
     code = _code(refused, TxnOffsetCommitResponse, context)
     if code == Code.NONE and context.version >= _GENERATION_FROM and request.generation_id >= 0:
         code = check_committer(node, request, request.generation_id, context)
         if code == Code.UNSUPPORTED_VERSION:
-            code = Code.ILLEGAL_GENERATION  # the only word this request has for an epoch that is over
+            code = Code.ILLEGAL_GENERATION  # the only error of this request for an old epoch
     accepted: list[tuple[TopicPartition, CommittedOffset]] = []
     shape = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
     topics = []
     for topic in request.topics:
         partitions = []
-        for asked in topic.partitions:
-            found = code or check_commit(node, topic.name, asked)
+        for partition in topic.partitions:
+            found = code or check_offset(node, topic.name, partition)
             if found == Code.NONE:
-                accepted.append((TopicPartition(topic.name, asked.partition_index), committed(asked)))
+                accepted.append(
+                    (TopicPartition(topic.name, partition.partition_index), committed_offset(partition))
+                )
             partitions.append(
-                shape.TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=found)
+                shape.TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=found)
             )
         topics.append(shape(name=topic.name, partitions=partitions))
     if accepted:
@@ -159,35 +150,35 @@ def txn_offset_commit(node: Node, request: Any, context: RequestContext) -> Any:
     return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
 
-# -- its end --------------------------------------------------------------------------------------------------
+# -- the end of a transaction ---------------------------------------------------------------------------------
 
 
 async def end_txn(node: Node, request: Any, context: RequestContext) -> Any:
-    """Commit or abort; when this is answered, readers of committed records see what was decided."""
+    """Commit or abort; once this has responded, `read_committed` consumers see the result."""
     claim = ProducerClaim(producer_id=request.producer_id, epoch=request.producer_epoch)
     error = await node.transactions.end(request.transactional_id, claim, commit=request.committed)
     return EndTxnResponse(throttle_time_ms=0, error_code=_code(error, EndTxnResponse, context))
 
 
 def write_txn_markers(node: Node, request: Any, context: RequestContext) -> Awaitable[Any]:
-    """End a transaction in partitions by hand: how an administrator gets rid of one that hangs."""
+    """Write transaction markers to partitions, so that an administrator can end a hanging transaction."""
     written: list[tuple[Any, Any, int, Any, Code | int]] = []
-    for asked in request.markers:
+    for wanted in request.markers:
         marker = Marker(
-            producer_id=asked.producer_id,
-            producer_epoch=asked.producer_epoch,
-            is_commit=asked.transaction_result,
-            coordinator_epoch=asked.coordinator_epoch,
+            producer_id=wanted.producer_id,
+            producer_epoch=wanted.producer_epoch,
+            is_commit=wanted.transaction_result,
+            coordinator_epoch=wanted.coordinator_epoch,
         )
-        for topic in asked.topics:
+        for topic in wanted.topics:
             for number in topic.partition_indexes:
                 partition = node.topics.partition(topic.name, number)
-                written.append((asked, topic, number, partition, _write_marker(node, partition, marker)))
-    return _markers_written(request, written)
+                written.append((wanted, topic, number, partition, _write_marker(node, partition, marker)))
+    return _respond_when_written(request, written)
 
 
 def _write_marker(node: Node, partition: Any, marker: Marker) -> Code | int:
-    """The offset behind the marker, or why there is none."""
+    """Return the offset after the marker, or an error code."""
     if partition is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
     try:
@@ -198,36 +189,36 @@ def _write_marker(node: Node, partition: Any, marker: Marker) -> Code | int:
         return Code.KAFKA_STORAGE_ERROR
 
 
-async def _markers_written(request: Any, written: list[tuple[Any, Any, int, Any, Code | int]]) -> Any:
+async def _respond_when_written(request: Any, written: list[tuple[Any, Any, int, Any, Code | int]]) -> Any:
     shape = WriteTxnMarkersResponse.WritableTxnMarkerResult
     topic_shape = shape.WritableTxnMarkerTopicResult
-    results: dict[int, dict[str, list[Any]]] = {id(asked): {} for asked in request.markers}
-    for asked, topic, number, partition, outcome in written:
+    results: dict[int, dict[str, list[Any]]] = {id(wanted): {} for wanted in request.markers}
+    for wanted, topic, number, partition, outcome in written:
         code = outcome if isinstance(outcome, Code) else Code.NONE
         if code == Code.NONE:
             try:
                 await partition.wait_durable(outcome)
             except UnavailableError:
                 code = Code.KAFKA_STORAGE_ERROR
-        results[id(asked)].setdefault(topic.name, []).append(
+        results[id(wanted)].setdefault(topic.name, []).append(
             topic_shape.WritableTxnMarkerPartitionResult(partition_index=number, error_code=code)
         )
     return WriteTxnMarkersResponse(
         markers=[
             shape(
-                producer_id=asked.producer_id,
-                topics=[topic_shape(name=name, partitions=found) for name, found in results[id(asked)].items()],
+                producer_id=wanted.producer_id,
+                topics=[topic_shape(name=name, partitions=found) for name, found in results[id(wanted)].items()],
             )
-            for asked in request.markers
+            for wanted in request.markers
         ]
     )
 
 
-# -- looking at transactions ----------------------------------------------------------------------------------
+# -- describing -----------------------------------------------------------------------------------------------
 
 
 def describe_transactions(node: Node, request: Any, context: RequestContext) -> Any:
-    """Tell all about some transactional ids."""
+    """Describe transactional ids."""
     return DescribeTransactionsResponse(
         throttle_time_ms=0, transaction_states=[_described(node, name) for name in request.transactional_ids]
     )
@@ -263,7 +254,7 @@ def _described(node: Node, name: str) -> Any:
 
 
 def list_transactions(node: Node, request: Any, context: RequestContext) -> Any:
-    """List transactional ids, filtered as asked for."""
+    """List the transactional ids that match the filters."""
     states = {state.value for state in TransactionState}
     wanted = set(request.state_filters or [])
     pattern = request.transactional_id_pattern if context.version >= 2 else None
@@ -287,7 +278,7 @@ def list_transactions(node: Node, request: Any, context: RequestContext) -> Any:
 
 
 def describe_producers(node: Node, request: Any, context: RequestContext) -> Any:
-    """Tell who writes to partitions, and which of their transactions are open there."""
+    """Describe the producers of partitions and their open transactions."""
     shape = DescribeProducersResponse.TopicResponse
     return DescribeProducersResponse(
         throttle_time_ms=0,

@@ -80,6 +80,11 @@ class ShareGroup:
     members: dict[str, ShareMember] = field(default_factory=dict)
     _partitions: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def state(self) -> str:
+        """The state, named as Kafka's admin tools show it."""
+        return "Stable" if self.members else "Empty"
+
     def heartbeat(
         self, request: ShareHeartbeat, partitions: Mapping[str, int], now: float, *, members_max: int
     ) -> ShareReply | MemberError:

@@ -1,1 +1,1 @@
-"""Messages that kafka-python has no class for, in the JSON form that its loader reads; see `wire.groups`."""
+"""Messages that kafka-python has no class for, in the JSON format of its loader; see `wire.json_messages`."""

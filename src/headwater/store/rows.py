@@ -1,0 +1,81 @@
+"""Rows of views as the store keeps them: encoding, decoding, and retractions. Pure."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.change import Change, Op
+from headwater.json_values import finite
+from headwater.store.columns import Value, decode_value, encode_column
+from headwater.store.shapes import ViewShape
+
+StoredRow = tuple[Value, ...]
+RowChange = tuple[Op, str, StoredRow | None, StoredRow | None]
+"""Operation, key, the row before and the row after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retraction:
+    """A row to delete, if it is the one in the view.
+
+    If the row was also `put` in the same batch, it would have replaced the row in the view, whichever that is; so
+    the row in the view is deleted in any case.
+    """
+
+    row: StoredRow
+    put: bool = False
+
+
+def encode_rows(
+    shape: ViewShape, rows: pa.Table, signs: Sequence[int] | None = None
+) -> dict[str, StoredRow | Retraction]:
+    """Return rows by key; if a batch has a key twice, the last row wins."""
+    columns = {c.name: encode_column(rows.column(c.name)) for c in shape.columns}
+    keys = zip(*(columns[name] for name in shape.key), strict=True)
+    values = zip(*columns.values(), strict=True)
+    found: dict[str, StoredRow | Retraction] = {}
+    for number, (key, row) in enumerate(zip(keys, values, strict=True)):
+        name = json.dumps(key, ensure_ascii=False)
+        if signs is None or signs[number] > 0:
+            found[name] = row
+            continue
+        present = found.get(name)
+        if present is None:
+            found[name] = Retraction(row)
+        elif not isinstance(present, Retraction) and is_same(shape, present, row):
+            found[name] = Retraction(row, put=True)  # If they differ, another row has taken the key since.
+    return found
+
+
+def is_same(shape: ViewShape, one: Sequence[Value], other: Sequence[Value]) -> bool:
+    """Return whether two rows agree in all columns but floating-point ones, which may be rounded differently."""
+    columns = zip(shape.columns, one, other, strict=True)
+    return all(a == b for column, a, b in columns if column.type not in ("double", "float"))
+
+
+def decode_row(shape: ViewShape, row: Sequence[Value]) -> dict[str, Any]:
+    return {c.name: decode_value(c, value) for c, value in zip(shape.columns, row, strict=True)}
+
+
+def decode_change(shape: ViewShape, position: int, op: str, before: str | None, after: str | None) -> Change:
+    rows = [text and decode_row(shape, json.loads(text)) for text in (before, after)]
+    present = rows[1] or rows[0]
+    assert isinstance(present, dict)  # a change has at least one side
+    return Change(
+        op=Op(op),
+        key=tuple(present[name] for name in shape.key),
+        before=rows[0] or None,
+        after=rows[1] or None,
+        position=position,
+    )
+
+
+def row_text(row: StoredRow | None) -> str | None:
+    """Return a row as a JSON list; infinities are text, because JSON has none."""
+    if row is None:
+        return None
+    return json.dumps([finite(v) if isinstance(v, float) and math.isinf(v) else v for v in row])
