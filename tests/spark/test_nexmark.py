@@ -1,4 +1,4 @@
-"""Nexmark's queries on Spark against SQL over the same events: what all changes add up to is what SQLite finds."""
+"""Nexmark's queries on Spark compared with SQL over the same events: the sum of all changes is SQLite's result."""
 
 import os
 import sqlite3
@@ -149,7 +149,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
 
 @pytest.fixture(scope="module")
 def nexmark() -> Iterator[Any]:
-    """The example's modules, imported as its app would."""
+    """Import the example's modules as its app does."""
     names = ("events", "queries")
     sys.path.insert(0, str(FOLDER))
     yield SimpleNamespace(**{name: __import__(name) for name in names})
@@ -174,7 +174,7 @@ class House:
             for number, frame in enumerate(frames):
                 path = folder / kind / f"{number}.parquet"
                 frame.write_parquet(path)
-                os.utime(path, (1_000_000_000 + number,) * 2)  # Spark takes them in the order of their times.
+                os.utime(path, (1_000_000_000 + number,) * 2)  # Spark reads files by modification time.
             self._load(kind, pl.concat(frames))
         nexmark.events.side_input().write_csv(folder / "side_input.csv")
         (self.watermark,) = self.db.execute("select max(date_time) from bids").fetchone()
@@ -194,7 +194,7 @@ class House:
         return reader.schema(schema).parquet(path).withMetadata("date_time", {"headwater.eventTime": True})
 
     def run(self, name: str) -> pl.DataFrame:
-        """What a query gives, over all batches."""
+        """Return the output of a query over all batches."""
         query, batch = self.nexmark.queries.QUERIES[name], name in STATELESS
         inputs = {kind: self.stream(kind, batch=batch) for kind in signature(query).parameters if kind != "values"}
         if name == "q13":
@@ -220,14 +220,14 @@ class House:
 
 @pytest.fixture(scope="module")
 def house(nexmark: Any, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    # As a pipeline that is to end has it: by the clock there would be batches without data for ever.
+    # As in a pipeline that ends: otherwise processing time would cause batches without data endlessly.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     yield House(nexmark, spark, tmp_path_factory.mktemp("nexmark"))
     spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
 
 
 def plain(value: Any) -> Any:
-    """As SQLite has it."""
+    """Convert a value to the type that SQLite returns."""
     if isinstance(value, datetime):
         return round(value.replace(tzinfo=value.tzinfo or UTC).timestamp() * 1000)
     return round(float(value), 3) if isinstance(value, Decimal | float) else value
@@ -243,14 +243,14 @@ def added_up(changes: pl.DataFrame, columns: list[str]) -> Counter[Any]:
 
 
 @pytest.mark.parametrize("name", [f"q{number}" for number in range(23)])
-def test_the_answer_is_that_of_sql(house: House, name: str) -> None:
+def test_each_query_gives_the_result_of_sql(house: House, name: str) -> None:
     columns, sql = EXPECTED[name]
     rows = house.db.execute(sql, {"watermark": house.watermark} if ":watermark" in sql else {})
     expected = Counter(tuple(map(plain, row)) for row in rows)
     assert expected
     changes = house.run(name)
     found = added_up(changes, columns.split())
-    if name == "q12":  # Into which windows they fall depends on the clock.
+    if name == "q12":  # The windows of these rows depend on the clock.
         summed: Counter[Any] = Counter()
         for (bidder, bids), weight in found.items():
             summed[bidder] += bids * weight
@@ -258,7 +258,7 @@ def test_the_answer_is_that_of_sql(house: House, name: str) -> None:
     assert found == expected
 
 
-def test_events_are_those_of_their_numbers(nexmark: Any) -> None:
+def test_events_depend_only_on_their_numbers(nexmark: Any) -> None:
     make = nexmark.events.make_events
     assert make(500, seed=3).bids.equals(make(500, seed=3).bids)
     assert not make(500, seed=3).bids.equals(make(500, seed=4).bids)
@@ -273,7 +273,7 @@ def test_events_are_those_of_their_numbers(nexmark: Any) -> None:
     assert first.bids["date_time"].is_sorted()
 
 
-def test_the_app_has_all_of_them(nexmark: Any) -> None:
+def test_the_app_has_all_queries(nexmark: Any) -> None:
     app = load_app(FOLDER / "app.py")
     assert [query.name for query in app.queries] == [f"q{number}" for number in range(23)]
     assert {view.name for view in app.views} == set(nexmark.queries.KEYS)

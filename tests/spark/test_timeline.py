@@ -1,7 +1,8 @@
-"""The app of home timelines: what is read is what plain Python makes of all events."""
+"""The example app of home timelines: its view equals a computation in plain Python."""
 
 import json
 import random
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,9 @@ import pytest
 
 import headwater as hw
 from headwater.cli.app_file import load_app
-from headwater.clock import SystemClock
-from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
-from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
+from tests.spark.run_pipeline import run_once
 
 FOLDER = Path(__file__).parents[2] / "examples" / "timeline"
 STAR = 3
@@ -24,7 +23,7 @@ Events = list[dict[str, Any]]
 
 
 def some_posts(chance: random.Random, count: int) -> Events:
-    """Posts and deletions, some of which overtake the post."""
+    """Make posts and deletions; some deletions arrive before their post."""
     events: Events = []
     for number in range(count):
         row = {
@@ -41,7 +40,7 @@ def some_posts(chance: random.Random, count: int) -> Events:
 
 
 def some_follows(chance: random.Random, count: int) -> Events:
-    """Follows and unfollows; in the end everybody follows the first, who is a star."""
+    """Make follows and unfollows; in the end all users follow the first one."""
     pairs = [(chance.choice(PEOPLE), chance.choice(PEOPLE)) for _ in range(count)]
     pairs += [(reader, PEOPLE[0]) for reader in PEOPLE[1:]]
     last = len(pairs) - len(PEOPLE)
@@ -59,7 +58,7 @@ def some_follows(chance: random.Random, count: int) -> Events:
 
 
 def newest(events: Events, *key: str) -> Events:
-    """The newest version of each key."""
+    """Return the newest version of each key."""
     found: dict[Any, dict[str, Any]] = {}
     for event in sorted(events, key=lambda event: event["version"]):
         found[tuple(event[name] for name in key)] = event
@@ -80,7 +79,7 @@ def stars(follows: Events) -> set[str]:
     return {author for author in there if there.count(author) > STAR}
 
 
-def test_timelines_are_what_plain_python_says(
+def test_timelines_equal_those_of_plain_python(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAR", str(STAR))
@@ -90,15 +89,8 @@ def test_timelines_are_what_plain_python_says(
     posts, follows = some_posts(chance, 40), some_follows(chance, 24)
     for topic, events in (("posts", posts), ("follows", follows)):
         produce(broker.bootstrap_servers, topic, [json.dumps(event).encode() for event in events])
-    store, facts = ViewStore(tmp_path / "views.db"), FactStore(tmp_path / "facts.db")
-    settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=tmp_path, once=True)
-    pipeline = Pipeline(load_app(FOLDER / "app.py"), spark, store, facts, settings, SystemClock())
-    try:
-        pipeline.start()
-        pipeline.run()
-    finally:
-        pipeline.stop()
-        store.close()
+    with closing(ViewStore(tmp_path / "views.db")) as store:
+        run_once(load_app(FOLDER / "app.py"), spark, broker.bootstrap_servers, tmp_path, store)
     assert stars(follows), "there is a star"
     with hw.Views(tmp_path) as views:
         for reader in PEOPLE:

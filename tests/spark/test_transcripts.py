@@ -1,4 +1,4 @@
-"""Transcripts that hold on the simulator hold on Spark: all of Beam's, and those of ours that Spark could break.
+"""Transcripts that pass on the simulator pass on Spark: all of Beam's, and those of ours that Spark could break.
 
 All of ours, which take minutes: `headwater transcript tests/transcripts/*.yaml --on spark`.
 """
@@ -20,13 +20,13 @@ CHOSEN = {
 }
 
 
-def test_beams_transcripts_hold_on_spark(spark: Any) -> None:
+def test_beams_transcripts_pass_on_spark(spark: Any) -> None:
     verdicts = run_transcripts([FOLDER / "beam_triggers.yaml"], on="spark")
     assert len(verdicts) == 18
     assert [verdict.reason for verdict in verdicts if not verdict.holds] == []
 
 
-def test_some_of_ours_hold_on_spark(spark: Any, tmp_path: Path) -> None:
+def test_some_of_our_transcripts_pass_on_spark(spark: Any, tmp_path: Path) -> None:
     files = (FOLDER / "headwater.yaml", FOLDER / "tables.yaml", FOLDER / "joins.yaml")
     documents = [document for file in files for document in yaml.safe_load_all(file.read_text())]
     chosen = [document for document in documents if document["name"] in CHOSEN]

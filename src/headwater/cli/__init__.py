@@ -76,9 +76,9 @@ def main() -> None:
 
 def _full_disk(error: Exception) -> HeadwaterError | None:
     """Return a message for an error caused by a full disk, in Python, SQLite or Spark's Java; None for others."""
-    from headwater.spark.pipeline.failures import lack_of_room
+    from headwater.spark.pipeline.failures import disk_full_line
 
-    found = lack_of_room(str(error))
+    found = disk_full_line(str(error))
     if found is None:
         return None
     hint = "free some space and start again: it continues where it stopped"

@@ -137,8 +137,8 @@ class SparkRunner:
                     event_time=kernel.windowing.time if is_windowed else None, watermark=WATERMARK, clock=CLOCK
                 ),
                 limits=_LIMITS,
-                told={} if is_last else {"watermark": WATERMARK, "clock": CLOCK},
-                tell_always=not is_last,
+                times_in={} if is_last else {"watermark": WATERMARK, "clock": CLOCK},
+                report_always=not is_last,
             )
         return rows
 

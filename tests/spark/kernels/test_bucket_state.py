@@ -1,4 +1,4 @@
-"""A bucket's state in a store that is a dictionary: what is written, what is read again, what is refused."""
+"""A bucket's state in a dictionary in place of Spark's store: writes, reads and refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ SCHEMA = pl.Schema({"k": pl.String, "v": pl.Int64})
 
 
 class Value:
-    """As Spark's `ValueState`."""
+    """Stands in for Spark's `ValueState`."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -32,7 +32,7 @@ class Value:
 
 
 class Pieces(dict[Any, Any]):
-    """As Spark's `MapState`."""
+    """Stands in for Spark's `MapState`."""
 
     getValue, updateValue, removeKey = dict.__getitem__, dict.__setitem__, dict.__delitem__  # noqa: N815
 
@@ -52,7 +52,7 @@ def initial() -> dict[str, Table]:
     return {"sums": Table.empty(SCHEMA, ["k"])}
 
 
-def test_what_is_saved_is_loaded_from_files_or_from_the_store(folder: Path, monkeypatch: Any) -> None:
+def test_saved_state_is_loaded_from_files_or_from_the_store(folder: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(state, "PIECE_ROWS", 1000)
     manifest, pieces = Value(), Pieces()
     bucket = BucketState(manifest, pieces, RunCache("operator"))
@@ -74,7 +74,7 @@ def test_what_is_saved_is_loaded_from_files_or_from_the_store(folder: Path, monk
     )
 
 
-def test_runs_that_were_merged_leave_store_and_disk(folder: Path) -> None:
+def test_merged_runs_are_removed_from_store_and_disk(folder: Path) -> None:
     manifest, pieces = Value(), Pieces()
     bucket = BucketState(manifest, pieces, RunCache("operator"))
     for number in range(4):
@@ -83,14 +83,14 @@ def test_runs_that_were_merged_leave_store_and_disk(folder: Path) -> None:
     assert (len(pieces), len(list(folder.iterdir()))) == (1, 1)
 
 
-def test_a_half_written_or_foreign_file_is_not_taken(folder: Path) -> None:
+def test_a_partial_or_foreign_file_is_not_used(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "broken").write_bytes(b"no arrow")
     assert RunCache("operator").find("broken") is None
     assert RunCache("operator").find("missing") is None
 
 
-def test_another_shape_or_hash_is_refused(monkeypatch: Any) -> None:
+def test_another_schema_or_hash_is_refused(monkeypatch: Any) -> None:
     manifest, pieces = Value(), Pieces()
     bucket = BucketState(manifest, pieces, RunCache("operator"))
     bucket.save({"sums": initial()["sums"].put(rows(0, 3))}, {})
@@ -98,11 +98,11 @@ def test_another_shape_or_hash_is_refused(monkeypatch: Any) -> None:
     with pytest.raises(InvalidError, match=r"table 'sums' was written with columns .* needs a new checkpoint"):
         bucket.load(other)
     monkeypatch.setattr(state, "hash_mark", lambda: 1)
-    with pytest.raises(InvalidError, match="hashes keys otherwise"):
+    with pytest.raises(InvalidError, match="hashes keys differently"):
         bucket.load(initial())
 
 
-def test_the_watermark_is_known_to_the_next_batch_only() -> None:
+def test_the_watermark_is_available_to_the_next_batch_only() -> None:
     shared = RunCache("operator")
     assert shared.watermark_before(0) is not None
     assert shared.watermark_before(3) is None
@@ -111,7 +111,7 @@ def test_the_watermark_is_known_to_the_next_batch_only() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_columns_that_say_the_same_are_left_out_and_come_back(count: int) -> None:
+def test_constant_columns_are_left_out_and_restored(count: int) -> None:
     frame = pl.DataFrame(
         {"k": [str(n) for n in range(count)], "same": 7, "flag": True, "varies": range(count), "real": 1.5},
         schema={"k": pl.String, "same": pl.Int32, "flag": pl.Boolean, "varies": pl.Int64, "real": pl.Float64},

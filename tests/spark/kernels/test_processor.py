@@ -1,4 +1,4 @@
-"""Spark asks a new process for an operator's state; the answer needs nothing of what the operator does."""
+"""Spark reads an operator's state variables in a new process, which need not import the kernel."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ print(json.dumps([names, heavy]))
 """
 
 
-def test_the_state_is_told_without_importing_what_a_kernel_needs() -> None:
+def test_the_state_is_declared_without_the_imports_of_a_kernel() -> None:
     pickled = cloudpickle.dumps(LazyProcessor(WindowedKernel))  # type: ignore[arg-type]
     done = subprocess.run([sys.executable, "-c", PROGRAM], input=pickled, capture_output=True, check=True)
     assert json.loads(done.stdout) == [["manifest", "pieces"], []]

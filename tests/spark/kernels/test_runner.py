@@ -1,4 +1,4 @@
-"""Kernels on Spark: the same results as a plain loop over the same batches, also after kills and lost files."""
+"""Kernels on Spark: the same results as a plain loop over the same batches, even after kills and lost files."""
 
 import json
 import os
@@ -37,7 +37,7 @@ Batch = list[tuple[str | None, int, int]]
 
 @dataclass(frozen=True)
 class RunningSum:
-    """Says the new total of each key that a batch has."""
+    """Emits the new total of each key in a batch."""
 
     def initial(self) -> State:
         return {"sums": Table.empty(pl.Schema({"k": pl.String, "v": pl.Int64}), ["k"])}
@@ -54,7 +54,7 @@ class RunningSum:
 
 @dataclass(frozen=True)
 class TumblingSum:
-    """Says the total of each window of ten once, when the watermark has passed it; late rows are left out."""
+    """Emits the total of each window of ten once the watermark has passed it; late rows are dropped."""
 
     def initial(self) -> State:
         schema = pl.Schema({"k": pl.String, "window": pl.Int64, "v": pl.Int64})
@@ -77,7 +77,7 @@ class TumblingSum:
 
 @dataclass(frozen=True)
 class Alarm:
-    """Says the total of each key, and forgets it, a hundred microseconds after its first row."""
+    """Emits and discards the total of each key a hundred microseconds after its first row."""
 
     def initial(self) -> State:
         schema = pl.Schema({"k": pl.String, "v": pl.Int64, "due": pl.Int64})
@@ -102,7 +102,7 @@ def frame(batch: Batch) -> pl.DataFrame:
 
 
 def plain(kernel: Any, batches: Sequence[Batch], *, delay: int | None = None) -> list[list[tuple[Any, ...]]]:
-    """What a kernel says, batch by batch, in a loop."""
+    """Return the output of a kernel for each batch, in a plain loop."""
     state, watermark, said = kernel.initial(), BEGINNING, []
     for batch in batches:
         step = kernel.step(state, kernel.combine(frame(batch), Now(watermark)), Now(watermark))
@@ -117,7 +117,7 @@ def plain(kernel: Any, batches: Sequence[Batch], *, delay: int | None = None) ->
 
 
 class Stream:
-    """A query over files, a batch a file; it stops and goes on."""
+    """A query over files, one batch for each file, that can be stopped and continued."""
 
     def __init__(self, spark: Any, folder: Path, schema: str = SCHEMA) -> None:
         self._spark, self._folder, self._schema = spark, folder, schema
@@ -125,13 +125,13 @@ class Stream:
         (folder / "in").mkdir(parents=True)
 
     def run(self, batches: Sequence[Sequence[Any]], build: Callable[[Any], Any]) -> dict[int, list[Any]]:
-        """Give the query some batches and return what came of each."""
+        """Run the query on some batches and return the output of each."""
         for batch in batches:
             names = [field.split()[0] for field in self._schema.split(", ")]
             lines = [json.dumps(dict(zip(names, row, strict=True))) for row in batch]
             path = self._folder / "in" / f"{self._files:05}.json"
             path.write_text("\n".join(lines))
-            # Spark takes files in the order of their times, and a file as one partition.
+            # Spark reads files in the order of their modification times, and a file as one partition.
             os.utime(path, (1_000_000_000 + self._files, 1_000_000_000 + self._files))
             self._files += 1
         found: dict[int, list[Any]] = {}
@@ -163,7 +163,7 @@ batches_of_rows = st.lists(st.lists(rows, min_size=1, max_size=20), min_size=1, 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(batches_of_rows)
-def test_a_running_sum_is_what_a_loop_says(spark: Any, tmp_path_factory: Any, batches: list[Batch]) -> None:
+def test_a_running_sum_equals_that_of_a_loop(spark: Any, tmp_path_factory: Any, batches: list[Batch]) -> None:
     stream = Stream(spark, tmp_path_factory.mktemp("stream"))
     found = stream.run(batches, lambda s: run_kernel(s, RunningSum(), by=["k"], limits=Limits(buckets=4)))
     assert list(found.values()) == plain(RunningSum(), batches)
@@ -171,7 +171,7 @@ def test_a_running_sum_is_what_a_loop_says(spark: Any, tmp_path_factory: Any, ba
 
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(batches_of_rows)
-def test_windows_close_when_a_loop_closes_them(spark: Any, tmp_path_factory: Any, batches: list[Batch]) -> None:
+def test_windows_close_as_in_a_loop(spark: Any, tmp_path_factory: Any, batches: list[Batch]) -> None:
     stream = Stream(spark, tmp_path_factory.mktemp("stream"))
     times = Times(event_time="at", delay=5)
     limits = Limits(buckets=4, payload_rows=7, step_rows=5)
@@ -179,12 +179,12 @@ def test_windows_close_when_a_loop_closes_them(spark: Any, tmp_path_factory: Any
     assert list(found.values()) == plain(TumblingSum(), batches, delay=5)
 
 
-def test_state_goes_on_after_a_restart_and_without_the_local_files(stream: Stream, monkeypatch: Any) -> None:
+def test_state_continues_after_a_restart_and_without_the_local_files(stream: Stream, monkeypatch: Any) -> None:
     first: list[Batch] = [[(f"key number {n}", n, 0) for n in range(5000)] for _ in range(2)]
     second: list[Batch] = [[(f"key number {n}", 1, 0)] for n in range(3)]
     build = lambda s: run_kernel(s, RunningSum(), by=["k"], limits=Limits(buckets=2))  # noqa: E731
     found = stream.run(first, build)
-    # A new call is a new operator to the workers: nothing local is found, all comes from Spark's store.
+    # A new call is a new operator to the workers: no local file is found, all is read from Spark's store.
     found.update(stream.run(second, build))
     assert list(found.values()) == plain(RunningSum(), [*first, *second])
 
@@ -193,7 +193,7 @@ def test_two_kernels_in_one_query(stream: Stream) -> None:
     batches: list[Batch] = [[("tea", 1, at), ("coffee", 2, at)] for at in (1, 12, 25, 38, 60)]
 
     def build(s: Any) -> Any:
-        sums = run_kernel(s, TumblingSum(), by=["k"], times=Times(event_time="at"), told={"watermark": "seen"})
+        sums = run_kernel(s, TumblingSum(), by=["k"], times=Times(event_time="at"), times_in={"watermark": "seen"})
         again = sums.select("k", "v", col("window").alias("at"), "seen")
         return run_kernel(again, RunningSum(), by=["k"])
 
@@ -201,12 +201,12 @@ def test_two_kernels_in_one_query(stream: Stream) -> None:
     assert [rows for _, rows in sorted(found.items())][-1] == [("coffee", 8), ("tea", 4)]
 
 
-def test_a_kernel_behind_a_kernel_takes_its_watermark(stream: Stream) -> None:
+def test_a_kernel_after_a_kernel_uses_its_watermark(stream: Stream) -> None:
     batches: list[Batch] = [[("tea", 1, at)] for at in (1, 12, 25, 38, 60, 61)]
 
     def build(s: Any) -> Any:
         times = Times(event_time="at")
-        sums = run_kernel(s, TumblingSum(), by=["k"], times=times, told={"watermark": "seen"})
+        sums = run_kernel(s, TumblingSum(), by=["k"], times=times, times_in={"watermark": "seen"})
         behind = Times(event_time="at", watermark="seen")
         again = sums.select("k", "v", col("window").alias("at"), "seen")
         return run_kernel(again, TumblingSum(), by=["k"], times=behind)
@@ -215,7 +215,7 @@ def test_a_kernel_behind_a_kernel_takes_its_watermark(stream: Stream) -> None:
     assert [row for rows in found.values() for row in rows] == [("tea", w, 1) for w in (0, 10, 20, 30)]
 
 
-def test_rows_can_tell_watermark_and_clock(spark: Any, tmp_path: Path) -> None:
+def test_rows_can_carry_watermark_and_clock(spark: Any, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, "k string, v long, at long, wm long, clock long")
     batches = [
         [("tea", 1, 5, None, 1000)],
@@ -252,8 +252,8 @@ def test_a_kernel_is_woken_without_rows(stream: Stream, spark: Any, tmp_path: Pa
     assert found == [("tea", 3)]
 
 
-def test_a_batch_that_is_run_again_leaves_the_state_of_its_last_try(spark: Any, tmp_path: Path) -> None:
-    """Spark goes on with that one, so another one in the checkpoint would be met by later batches."""
+def test_a_repeated_batch_leaves_the_state_of_its_last_attempt(spark: Any, tmp_path: Path) -> None:
+    """Spark continues with that state, so another one in the checkpoint would affect later batches."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "one.json").write_text('{"k": "tea", "v": 3, "at": 1}')
     checkpoint = tmp_path / "checkpoint"
@@ -306,7 +306,7 @@ def test_a_lagging_partition_holds_the_watermark_and_an_idle_one_does_not() -> N
 
 @dataclass(frozen=True)
 class StepSizes:
-    """Says how many rows each step was given."""
+    """Emits the number of rows of each step."""
 
     def initial(self) -> State:
         return {"none": Table.empty(pl.Schema({"k": pl.String}), ["k"])}
@@ -352,38 +352,38 @@ def test_buckets_are_spread_evenly(spark: Any) -> None:
         assert {places.count(place) for place in range(partitions)} == {16 // partitions}
 
 
-def test_a_missing_column_is_told(spark: Any) -> None:
-    with pytest.raises(InvalidError, match="'nobody' is not there; the rows have: k, v, at"):
+def test_a_missing_column_is_refused(spark: Any) -> None:
+    with pytest.raises(InvalidError, match="there is no column 'nobody'; the rows have: k, v, at"):
         run_kernel(spark.createDataFrame([], SCHEMA), RunningSum(), by=["nobody"])
 
 
 @pytest.mark.parametrize(("by_partition", "expected"), [(True, 10), (False, 50)])
-def test_a_task_that_is_no_partition_holds_nothing_back(by_partition: bool, expected: int) -> None:
-    """Two files in one batch are two tasks, and the second may never be heard of again."""
+def test_a_task_that_is_not_a_partition_does_not_hold_the_watermark(by_partition: bool, expected: int) -> None:
+    """Two files in one batch are two tasks, and the second may never have rows again."""
     times = Times(event_time="at", by_partition=by_partition)
     notes: dict[str, Any] = {}
-    told = [SimpleNamespace(source=source, high=high, low=0) for source, high in ((0, 20), (1, 10))]
-    assert advance(notes, told, times, clock=0) == (10 if by_partition else 20)
+    reports = [SimpleNamespace(source=source, high=high, low=0) for source, high in ((0, 20), (1, 10))]
+    assert advance(notes, reports, times, clock=0) == (10 if by_partition else 20)
     notes["watermark"] = 10 if by_partition else 20
     assert advance(notes, [SimpleNamespace(source=0, high=50, low=30)], times, clock=0) == expected
 
 
 def test_each_input_estimates_its_own_watermark() -> None:
-    def told(source: int, watermark: int, low: int) -> Any:
+    def report(source: int, watermark: int, low: int) -> Any:
         return SimpleNamespace(source=source, watermark=watermark, low=low)
 
     times = Times(
         watermark="w", source="s", inputs=2, estimates={1: lambda seen: seen.lowest - int(seen.partition)}
     )
     notes: dict[str, Any] = {}
-    assert advance(notes, [told(0, 50, 40), told(SOURCES_MAX + 3, 60, 30)], times, clock=0) == 27
-    assert advance(notes, [told(SOURCES_MAX + 3, 99, 90)], times, clock=0) == 50
+    assert advance(notes, [report(0, 50, 40), report(SOURCES_MAX + 3, 60, 30)], times, clock=0) == 27
+    assert advance(notes, [report(SOURCES_MAX + 3, 99, 90)], times, clock=0) == 50
 
 
-def test_a_silent_bucket_of_the_operator_before_holds_nothing_back() -> None:
-    """All its buckets come to the same watermark, so one that speaks tells that of all."""
+def test_a_silent_bucket_of_the_previous_operator_does_not_hold_the_watermark() -> None:
+    """All its buckets have the same watermark, so the report of one is that of all."""
     notes: dict[str, Any] = {}
     for source, watermark in ((0, 20), (1, 70)):
-        told = [SimpleNamespace(source=source, high=NO_TIME, low=NO_TIME, watermark=watermark)]
-        notes["watermark"] = advance(notes, told, Times(watermark="w", by_partition=False), clock=0)
+        reports = [SimpleNamespace(source=source, high=NO_TIME, low=NO_TIME, watermark=watermark)]
+        notes["watermark"] = advance(notes, reports, Times(watermark="w", by_partition=False), clock=0)
     assert notes["watermark"] == 70

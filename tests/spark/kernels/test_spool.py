@@ -1,4 +1,4 @@
-"""Files by which a stateful operator tells of late rows and of itself."""
+"""The files in which a stateful operator reports late rows and facts."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -33,14 +33,14 @@ def late(*amounts: int) -> pl.DataFrame:
     )
 
 
-def test_late_rows_come_back_as_json_has_them(spool: Spool) -> None:
+def test_late_rows_are_read_back_with_json_types(spool: Spool) -> None:
     spool.put(StepName("run", 3, "windowed-0", 7), late(1), {})
     [row] = spool.late("run", 3)
     assert (row.operator, row.key, row.late_by, row.last_pane) == ("windowed-0", {"product": "tea"}, 5, None)
     assert row.row == {"product": "tea", "amount": "1", "at": "2026-01-01T00:00:00+00:00", "raw": "x"}
 
 
-def test_step_that_is_run_again_replaces_what_it_left(spool: Spool) -> None:
+def test_a_repeated_step_replaces_its_report(spool: Spool) -> None:
     for _ in range(2):
         spool.put(StepName("run", 0, "windowed-0", 1), late(1, 2), {"rows": 2})
         spool.put(StepName("run", 0, "windowed-0", 2), late(3), {"rows": 1})
@@ -48,7 +48,7 @@ def test_step_that_is_run_again_replaces_what_it_left(spool: Spool) -> None:
     assert spool.facts("run", 0) == [Facts("windowed-0", {"rows": 2}), Facts("windowed-0", {"rows": 1})]
 
 
-def test_batches_up_to_one_are_cleared_and_so_are_other_runs(spool: Spool) -> None:
+def test_clear_removes_batches_up_to_one_and_other_runs(spool: Spool) -> None:
     for run, batch in (("old", 9), ("run", 1), ("run", 2), ("run", 3)):
         spool.put(StepName(run, batch, "windowed-0", 0), late(batch), {})
     spool.clear("run", through=2)
@@ -56,16 +56,16 @@ def test_batches_up_to_one_are_cleared_and_so_are_other_runs(spool: Spool) -> No
     assert found == [0, 0, 0, 1]
 
 
-def test_operators_are_the_sum_of_their_buckets() -> None:
+def test_facts_of_an_operator_are_the_sum_of_its_buckets() -> None:
     panes = [{"index": n} for n in range(PANES_KEPT)]
     facts = [
         Facts("windowed-0", {"watermark": 7, "stateRows": 2, "lateRows": 1, "panes": panes}),
         Facts("windowed-0", {"watermark": 7, "stateRows": 3, "panes": [{"index": -1}]}),
         Facts("windowed-1", {"watermark": 5, "stateRows": 1}),
     ]
-    told = summarize_operators(facts)
-    assert told["windowed-0"]["stateRows"] == 5
-    assert told["windowed-0"]["lateRows"] == 1
-    assert told["windowed-0"]["watermark"] == 7
-    assert told["windowed-0"]["panes"] == [*panes[1:], {"index": -1}]
-    assert told["windowed-1"]["stateRows"] == 1
+    summary = summarize_operators(facts)
+    assert summary["windowed-0"]["stateRows"] == 5
+    assert summary["windowed-0"]["lateRows"] == 1
+    assert summary["windowed-0"]["watermark"] == 7
+    assert summary["windowed-0"]["panes"] == [*panes[1:], {"index": -1}]
+    assert summary["windowed-1"]["stateRows"] == 1

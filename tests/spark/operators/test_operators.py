@@ -1,4 +1,4 @@
-"""What `windowed` computes, in batch, against a computation in plain Python."""
+"""`hw.windowed` in batch, compared with a computation in plain Python."""
 
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
@@ -77,7 +77,7 @@ def test_tumbling_windows_equal_plain_python(spark: Any, some: list[tuple[str | 
         hw.Global(),
     ],
 )
-def test_sparks_own_windows_are_the_kernels(spark: Any, where: Any) -> None:
+def test_sparks_own_windows_equal_those_of_the_kernel(spark: Any, where: Any) -> None:
     some = [("tea", 1.0, 0), ("tea", 2.5, 4_000_000), ("cocoa", None, 9_999_999), ("tea", 4.0, 61_000_000)]
     what = {"n": hw.count(), "total": hw.sum("amount"), "mean": hw.mean("amount")}
     rows = frame_of(spark, some)
@@ -87,7 +87,7 @@ def test_sparks_own_windows_are_the_kernels(spark: Any, where: Any) -> None:
     assert set(plain.collect()) == set(panes.select(*plain.columns).collect())
 
 
-def test_any_aggregate_of_sparks_where_spark_computes_it(spark: Any) -> None:
+def test_any_aggregate_of_spark_in_windows_that_spark_computes(spark: Any) -> None:
     rows = frame_of(spark, [("tea", 1.0, 0), ("tea", 3.0, 1_000_000), ("tea", 100.0, 60_000_000)])
     what = {"sd": F.stddev_pop("amount"), "n": hw.count(), "spread": F.max("amount") - F.min("amount")}
     found = rows.transform(hw.windowed(what=what, where=hw.Tumbling("1 minute"), by=["product"]))
@@ -99,7 +99,7 @@ def test_any_aggregate_of_sparks_where_spark_computes_it(spark: Any) -> None:
     with pytest.raises(InvalidError, match=r"Spark has no windows such as Session\(gap='1 minute'"):
         hw.windowed(what=what, where=hw.Session("1 minute"))
     with pytest.raises(
-        InvalidError, match="'best' beside it cannot be computed by Spark; use Headwater's aggregates"
+        InvalidError, match="'best' cannot be computed by Spark together with it; use Headwater's aggregates"
     ):
         hw.windowed(what={**what, "best": hw.top_k("product", 3)}, where=hw.Tumbling("1 minute"))
 
@@ -110,7 +110,7 @@ def test_wrong_duration_is_refused(size: str) -> None:
         hw.Tumbling(size)
 
 
-def test_windowed_checks_what_it_is_given() -> None:
+def test_windowed_checks_its_arguments() -> None:
     with pytest.raises(InvalidError, match="`what` is empty"):
         hw.windowed(what={}, where=hw.Tumbling("1 minute"))
     with pytest.raises(InvalidError, match="would have two columns 'product'"):

@@ -1,4 +1,4 @@
-"""Side inputs: what changes between two versions, what a batch that is run again sees, and what is told."""
+"""Side inputs: changes between versions, repeated batches, and errors."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -43,7 +43,7 @@ def write(path: Path, *rows: str) -> None:
     path.write_text("\n".join(["code,name,since", *rows, ""]))
 
 
-def test_a_version_differs_from_the_one_before_by_its_changes(tmp_path: Path) -> None:
+def test_changes_lead_from_one_version_to_the_next(tmp_path: Path) -> None:
     file = tmp_path / "countries.csv"
     write(file, "007,Ulm,2026-01-01T00:00:00", "008,Bonn,")
     side = reader(file, tmp_path)
@@ -54,12 +54,12 @@ def test_a_version_differs_from_the_one_before_by_its_changes(tmp_path: Path) ->
     write(file, "008,Bonn,", "007,Kiel,2026-01-01T00:00:00", "009,Rome,")
     second = latest(side)
     assert changes(side, first, second) == {("007", "Ulm", -1), ("007", "Kiel", 1), ("009", "Rome", 1)}
-    # Touched, but the same.
+    # Touched, with the same content.
     write(file, "008,Bonn,", "007,Kiel,2026-01-01T00:00:00", "009,Rome,")
     assert latest(side) == second
 
 
-def test_a_batch_that_is_run_again_sees_what_it_saw(tmp_path: Path) -> None:
+def test_a_repeated_batch_reads_the_same_rows(tmp_path: Path) -> None:
     file = tmp_path / "countries.csv"
     write(file, "007,Ulm,")
     first = latest(reader(file, tmp_path))
@@ -69,7 +69,7 @@ def test_a_batch_that_is_run_again_sees_what_it_saw(tmp_path: Path) -> None:
     assert changes(again, first, latest(again)) == {("007", "Ulm", -1), ("007", "Kiel", 1)}
 
 
-def test_a_run_over_what_is_there_ends_with_the_version_it_began_with(tmp_path: Path) -> None:
+def test_a_run_with_once_keeps_the_version_it_began_with(tmp_path: Path) -> None:
     file = tmp_path / "countries.csv"
     write(file, "007,Ulm,")
     side = reader(file, tmp_path)
@@ -78,7 +78,7 @@ def test_a_run_over_what_is_there_ends_with_the_version_it_began_with(tmp_path: 
     assert changes(side, START, latest(side)) == {("007", "Ulm", 1)}
 
 
-def test_old_versions_are_forgotten(tmp_path: Path) -> None:
+def test_old_versions_are_deleted(tmp_path: Path) -> None:
     file = tmp_path / "countries.csv"
     side, seen = reader(file, tmp_path), []
     for number in range(VERSIONS_KEPT + 3):
@@ -87,12 +87,12 @@ def test_old_versions_are_forgotten(tmp_path: Path) -> None:
         side.commit(seen[-1])
     assert len(list((tmp_path / "copies").iterdir())) == VERSIONS_KEPT
     assert changes(side, seen[-2], seen[-1])
-    with pytest.raises(CorruptError, match=r"is not in .* any more.*headwater rebuild"):
+    with pytest.raises(CorruptError, match=r"is no longer in .*headwater rebuild"):
         side.partitions(seen[0], seen[-1])
 
 
 @pytest.mark.parametrize("make", [pl.DataFrame, lambda rows: pa.table(pl.DataFrame(rows).to_arrow()), list])
-def test_a_function_gives_rows(tmp_path: Path, make: Callable[[Any], Any]) -> None:
+def test_a_function_returns_the_rows(tmp_path: Path, make: Callable[[Any], Any]) -> None:
     names = ["Ulm"]
     side = reader(
         lambda: make([{"code": "7", "name": name, "since": None, "more": 1} for name in names]), tmp_path
@@ -115,21 +115,23 @@ def test_files_of_several_kinds(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("none.csv", None, "none.csv': it is not there"),
-        ("rows.xml", "<a/>", "ends with none of .csv, .json"),
+        ("none.csv", None, "none.csv': the file does not exist"),
+        ("rows.xml", "<a/>", "does not end with .csv, .json"),
         ("rows.csv", "code,town\n7,Ulm\n", "no column 'name', 'since'; it has: code, town"),
-        ("rows.csv", "code,name,since\n7,Ulm,soon\n", "does not fit its schema"),
+        ("rows.csv", "code,name,since\n7,Ulm,soon\n", "does not match its schema"),
         ("rows.parquet", "code", "cannot load side input .*rows.parquet"),
     ],
 )
-def test_what_cannot_be_loaded_is_told(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+def test_a_file_that_cannot_be_loaded_is_refused(
+    tmp_path: Path, name: str, content: str | None, message: str
+) -> None:
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(InvalidError, match=message):
         latest(reader(tmp_path / name, tmp_path))
 
 
-def test_what_is_too_large_is_told(tmp_path: Path) -> None:
+def test_too_large_a_side_input_is_refused(tmp_path: Path) -> None:
     large = pl.DataFrame({"code": ["7"], "name": ["x" * (BYTES_MAX + 1)], "since": [None]})
-    with pytest.raises(InvalidError, match="67,108,864 are the most; put it into a topic"):
+    with pytest.raises(InvalidError, match="at most 67,108,864 are allowed; write it to a topic"):
         latest(reader(lambda: large, tmp_path))

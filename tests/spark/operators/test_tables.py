@@ -1,4 +1,4 @@
-"""Tables and joins on Spark: from topics to views, over restarts, with what is out of order and what is wrong."""
+"""Tables and joins on Spark: from topics to views, with restarts, rows out of order, and errors."""
 
 import json
 from collections.abc import Callable
@@ -10,25 +10,22 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
-from headwater.clock import SystemClock
 from headwater.errors import InvalidError
-from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
-from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
+from tests.spark.run_pipeline import run_once
 
 
 class Shop:
-    """An app with one view over two topics, run over what is in the log each time it is asked to."""
+    """An app with one view over two topics; `run` processes the records that are in the log."""
 
     def __init__(self, spark: Any, broker: Broker, folder: Path, produce: Any) -> None:
         self._spark, self._broker, self._folder, self._produce = spark, broker, folder, produce
         self.app = hw.App("shop")
         self.store = ViewStore(folder / "views.db")
-        self._facts = FactStore(folder / "facts.db")
 
-    def say(self, topic: str, *values: Any) -> None:
+    def produce(self, topic: str, *values: Any) -> None:
         encoded = [None if value is None else json.dumps(value).encode() for value in values]
         self._produce(self._broker.bootstrap_servers, topic, encoded)
 
@@ -37,13 +34,7 @@ class Shop:
             client.create_topic(topic)
 
     def run(self) -> list[dict[str, Any]]:
-        settings = PipelineSettings(bootstrap_servers=self._broker.bootstrap_servers, data=self._folder, once=True)
-        pipeline = Pipeline(self.app, self._spark, self.store, self._facts, settings, SystemClock())
-        try:
-            pipeline.start()
-            pipeline.run()
-        finally:
-            pipeline.stop()
+        run_once(self.app, self._spark, self._broker.bootstrap_servers, self._folder, self.store)
         (view,) = self.app.views
         return sorted(self.store.rows(view.name), key=str)
 
@@ -53,8 +44,8 @@ def shop(spark: Any, broker: Broker, tmp_path: Path, produce: Any) -> Shop:
     return Shop(spark, broker, tmp_path, produce)
 
 
-def added_up(rows: Any) -> list[tuple[Any, ...]]:
-    """What stands when all changes are taken in."""
+def rows_after(rows: Any) -> list[tuple[Any, ...]]:
+    """Return the rows that remain after all changes."""
     kept = [name for name in rows.columns if name not in ("_change", "_watermark")]
     summed = rows.groupBy(*kept).agg(F.sum("_change").alias("_n")).where("_n != 0").collect()
     assert all(row["_n"] > 0 for row in summed)
@@ -77,17 +68,17 @@ def test_orders_with_their_customers_follow_both_topics(shop: Shop) -> None:
         rows = [None if row is None else dict(zip(("id", "city"), row, strict=True)) for row in (before, after)]
         return {"op": op, "before": rows[0], "after": rows[1], "source": {"lsn": lsn}}
 
-    shop.say("orders", {"order": 1, "customer": 7, "amount": 1.5}, {"order": 2, "customer": 8, "amount": 2.5})
-    shop.say("customers", change("r", 1, None, (7, "Ulm")))
+    shop.produce("orders", {"order": 1, "customer": 7, "amount": 1.5}, {"order": 2, "customer": 8, "amount": 2.5})
+    shop.produce("customers", change("r", 1, None, (7, "Ulm")))
     ulm = {"order": 1, "customer": 7, "amount": 1.5, "id": 7, "city": "Ulm"}
     alone = {"order": 2, "customer": 8, "amount": 2.5, "id": None, "city": None}
     assert shop.run() == [ulm, alone]
-    # The older change of 7 comes last and does nothing; the change of a key is a deletion and a new row.
-    shop.say("customers", change("u", 5, (7, "Ulm"), (7, "Bonn")), change("c", 3, None, (9, "Kiel")))
-    shop.say("customers", change("u", 4, (7, "Ulm"), (7, "Rome")), change("u", 6, (9, "Kiel"), (8, "Kiel")))
+    # The older change of 7 arrives last and has no effect; the change of a key is a deletion and a new row.
+    shop.produce("customers", change("u", 5, (7, "Ulm"), (7, "Bonn")), change("c", 3, None, (9, "Kiel")))
+    shop.produce("customers", change("u", 4, (7, "Ulm"), (7, "Rome")), change("u", 6, (9, "Kiel"), (8, "Kiel")))
     assert shop.run() == [{**ulm, "city": "Bonn"}, {**alone, "id": 8, "city": "Kiel"}]
-    shop.say("customers", change("d", 7, (7, None), None), change("d", 8, (99, None), None))
-    shop.say("customers", {"op": "d", "source": {"lsn": 9}})
+    shop.produce("customers", change("d", 7, (7, None), None), change("d", 8, (99, None), None))
+    shop.produce("customers", {"op": "d", "source": {"lsn": 9}})
     assert shop.run() == [{**ulm, "id": None, "city": None}, {**alone, "id": 8, "city": "Kiel"}]
     [lost] = shop.store.late_rows("placed")
     assert (lost.reason, lost.row) == ("no key", {"id": None, "city": None})
@@ -97,8 +88,8 @@ def test_a_compacted_topic_with_tombstones_is_a_table(spark: Any) -> None:
     records = [("ann", "Ulm", 0), ("bob", "Bonn", 1), ("bob", None, 3), ("ann", "Kiel", 2), ("cat", None, 4)]
     rows = spark.createDataFrame(records, "key string, value string, offset long")
     found = rows.transform(hw.table, key="key", position="offset", deleted="value is null")
-    assert added_up(found.drop("offset")) == [("ann", "Kiel")]
-    assert added_up(hw.table(found, key="key")) == [("ann", "Kiel", 2)]
+    assert rows_after(found.drop("offset")) == [("ann", "Kiel")]
+    assert rows_after(hw.table(found, key="key")) == [("ann", "Kiel", 2)]
 
 
 def test_clicks_within_an_hour_of_their_search(shop: Shop) -> None:
@@ -121,20 +112,20 @@ def test_clicks_within_an_hour_of_their_search(shop: Shop) -> None:
         return {(row["query"], row["page"]) for row in shop.run()}
 
     def search(user: str, query: str, minute: int) -> None:
-        shop.say("searches", {"user": user, "query": query, "at": at(minute)})
+        shop.produce("searches", {"user": user, "query": query, "at": at(minute)})
 
     def click(user: str, page: str, minute: int) -> None:
-        shop.say("clicks", {"user": user, "page": page, "clicked": at(minute)})
+        shop.produce("clicks", {"user": user, "page": page, "clicked": at(minute)})
 
     shop.create("clicks")
     search("ann", "tea", 0)
     search("bob", "mug", 1)
     search("cat", "pot", 300)
-    # Nothing is known of the clicks yet, so nobody can say that there are none.
+    # There are no clicks yet, so the watermark is unknown and no search is unmatched.
     assert pages() == set()
     click("ann", "/tea", 30)
     assert pages() == {("tea", "/tea")}
-    # The searches are at five hours and the clicks complete up to 61 minutes: that of bob could still be met,
+    # The searches are at five hours and the clicks complete up to 61 minutes: bob's search could still be matched,
     click("cat", "/pot", 62)
     assert pages() == {("tea", "/tea")}
     # and now it cannot.
@@ -148,14 +139,14 @@ def test_clicks_within_an_hour_of_their_search(shop: Shop) -> None:
 
 
 def events(spark: Any, rows: list[Any], schema: str) -> Any:
-    """Rows whose column `at` or `since`, in seconds, is their event time."""
+    """Make rows whose column `at` or `since`, in seconds, is their event time."""
     frame = spark.createDataFrame(rows, schema)
     time = next(name for name in ("at", "since") if name in frame.columns)
     frame = frame.withColumn(time, F.timestamp_seconds(time))
     return frame.withMetadata(time, {"headwater.eventTime": True})
 
 
-def test_a_stream_with_the_table_of_its_time_and_of_now(spark: Any) -> None:
+def test_a_stream_joins_a_table_as_of_event_time_and_as_of_now(spark: Any) -> None:
     placed = [("ann", 1, 5), ("ann", 2, 15), ("ann", 3, 30), ("bob", 4, 9)]
     orders = events(spark, placed, "user string, n int, at int")
     cities = [("ann", "Ulm", 0), ("ann", "Bonn", 10), ("ann", None, 20)]
@@ -163,27 +154,27 @@ def test_a_stream_with_the_table_of_its_time_and_of_now(spark: Any) -> None:
     valid = hw.join(
         orders, profiles, on="user", how="left", as_of=hw.EVENT_TIME, lateness="1 hour", deleted="city is null"
     )
-    assert added_up(valid.select("n", "city", "_change")) == [(1, "Ulm"), (2, "Bonn"), (3, None), (4, None)]
+    assert rows_after(valid.select("n", "city", "_change")) == [(1, "Ulm"), (2, "Bonn"), (3, None), (4, None)]
     had_one = hw.join(orders, profiles, on="user", how="semi", as_of=hw.EVENT_TIME, deleted="city is null")
-    assert added_up(had_one.select("n", "_change")) == [(1,), (2,)]
-    # What comes out still has an event time, and can be windowed.
+    assert rows_after(had_one.select("n", "_change")) == [(1,), (2,)]
+    # The output still has an event time, and can be windowed.
     per_minute = hw.windowed(what={"n": hw.count("city")}, where=hw.Tumbling("1 minute"), when=hw.AfterWatermark())
     assert [row.n for row in valid.transform(per_minute).collect()] == [2]
     known = hw.table(profiles, key="user", position="since", deleted="city is null")
     current = hw.join(orders, known.drop("since"), on="user", how="anti", as_of=hw.PROCESSING_TIME)
-    assert added_up(current.select("n", "_change")) == [(1,), (2,), (3,), (4,)]
+    assert rows_after(current.select("n", "_change")) == [(1,), (2,), (3,), (4,)]
 
 
-def test_the_same_stream_twice_within_a_time(spark: Any) -> None:
+def test_a_stream_joins_itself_within_bounds(spark: Any) -> None:
     walked = [("ann", 1, 0), ("ann", 2, 8), ("ann", 3, 15), ("bob", 4, 1)]
     steps = events(spark, walked, "user string, n int, at int")
     then = steps.withColumnsRenamed({"n": "next", "at": "then"})
     pairs = hw.join(steps, then, on="user", how="full", within=("1 second", "10 seconds"))
-    found = added_up(pairs.select("n", "next", "_change"))
+    found = rows_after(pairs.select("n", "next", "_change"))
     assert found == [(1, 2), (2, 3), (3, None), (4, None), (None, 1), (None, 4)]
 
 
-def test_groups_of_rows_that_come_and_go(spark: Any) -> None:
+def test_groups_of_inserted_and_retracted_rows(spark: Any) -> None:
     sold = [
         ("ann", 5, 1, 1),
         ("ann", 9, 2, 1),
@@ -194,17 +185,17 @@ def test_groups_of_rows_that_come_and_go(spark: Any) -> None:
     ]
     sales = spark.createDataFrame(sold, "seller string, price long, at long, _change int")
     totals = hw.aggregate(sales, what={"n": hw.count(), "most": hw.max("price")}, by="seller")
-    assert added_up(totals) == [("ann", 2, 7)]
-    assert added_up(sales.transform(hw.top, 1, order="price desc", by="seller")) == [("ann", 7, 3)]
-    assert added_up(hw.rolling(sales, last=2, what={"mean": hw.mean("price")}, by="seller", order="at")) == [
+    assert rows_after(totals) == [("ann", 2, 7)]
+    assert rows_after(sales.transform(hw.top, 1, order="price desc", by="seller")) == [("ann", 7, 3)]
+    assert rows_after(hw.rolling(sales, last=2, what={"mean": hw.mean("price")}, by="seller", order="at")) == [
         ("ann", 5, 1, 5.0),
         ("ann", 7, 3, 6.0),
     ]
-    assert added_up(hw.deduplicate(sales, key="seller", order="at", keep="last")) == [("ann", 7, 3)]
+    assert rows_after(hw.deduplicate(sales, key="seller", order="at", keep="last")) == [("ann", 7, 3)]
     both = hw.union(sales.drop("_change").limit(2), sales.limit(2)).transform(hw.deduplicate)
-    assert added_up(both) == [("ann", 5, 1), ("ann", 9, 2)]
+    assert rows_after(both) == [("ann", 5, 1), ("ann", 9, 2)]
     best = hw.top(totals, 1, order="most desc", rank="place")
-    assert added_up(best) == [("ann", 2, 7, 1)]
+    assert rows_after(best) == [("ann", 2, 7, 1)]
 
 
 def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
@@ -225,23 +216,26 @@ def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
         (lambda df: hw.join(df, df, on="id"), "both sides have a column city; rename it"),
         (
             lambda df: hw.rolling(df, last=3, what={"n": hw.count()}),
-            "rows have no event time; say by which columns",
+            "rows have no event time; name the columns",
         ),
         (
             lambda df: hw.rolling(df, last=3, what={"n": hw.count()}, order="id", lateness="1 hour"),
             "ordered by their event time first, not by 'id'",
         ),
-        (lambda df: hw.table(df, key="id", lateness="1 hour"), "positions of deleted keys.* here there are none"),
-        (lambda df: hw.table(df, key="id", position="id", lateness="1 hour"), "`lateness` is in event time"),
+        (
+            lambda df: hw.table(df, key="id", lateness="1 hour"),
+            "positions of deleted.* there is no `position`",
+        ),
+        (lambda df: hw.table(df, key="id", position="id", lateness="1 hour"), "`lateness` needs an event time"),
         (
             lambda df: hw.join(df, hw.SideInput("nowhere.csv", schema="id long"), on="id"),
-            "nowhere.csv': it is not there",
+            "nowhere.csv': the file does not exist",
         ),
-        (lambda df: hw.deduplicate(df, keep="any"), "`keep` is 'first' or 'last', not 'any'"),
-        (lambda df: hw.union(df, df.drop("city")), "not all sides have a column city"),
+        (lambda df: hw.deduplicate(df, keep="any"), "`keep` must be 'first' or 'last', not 'any'"),
+        (lambda df: hw.union(df, df.drop("city")), "not all inputs have a column city"),
         (lambda df: hw.join(df, df, on="id", how="cross"), "how='cross' is unknown; use one of inner"),
         (lambda df: hw.join(df, df, on="id", within="1 hour"), "on the left side there is no event time"),
-        (lambda df: hw.join(df, df, on="id", lateness="1 hour"), "`lateness` says nothing without"),
+        (lambda df: hw.join(df, df, on="id", lateness="1 hour"), "`lateness` has no effect without"),
         (lambda df: hw.join(df, df, on="id", deleted="city is null"), "`deleted` is for"),
         (lambda df: hw.join(df, df, on="id", within="1 hour", as_of=hw.EVENT_TIME), "leave out one of them"),
         (
@@ -250,12 +244,12 @@ def test_a_source_keeps_its_number_in_a_union(spark: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_told(spark: Any, make: Callable[[Any], Any], message: str) -> None:
+def test_a_wrong_argument_is_refused(spark: Any, make: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         make(spark.createDataFrame([], "id long, city string"))
 
 
-def test_a_side_input_is_loaded_anew_when_it_changes(shop: Shop, tmp_path: Path) -> None:
+def test_a_side_input_is_loaded_again_when_it_changes(shop: Shop, tmp_path: Path) -> None:
     places = tmp_path / "places.csv"
     places.write_text("code,place\nde,Ulm\nfr,Lyon\n")
     home = shop.app.topic("home", schema="id long, code string")
@@ -266,8 +260,8 @@ def test_a_side_input_is_loaded_anew_when_it_changes(shop: Shop, tmp_path: Path)
         rows = hw.union(home, abroad).drop("timestamp")
         return hw.join(rows, hw.SideInput(places, schema="code string, place string"), on="code", how="left")
 
-    shop.say("home", {"id": 1, "code": "de"}, {"id": 2, "code": "it"})
-    shop.say("abroad", {"id": 3, "code": "fr"})
+    shop.produce("home", {"id": 1, "code": "de"}, {"id": 2, "code": "it"})
+    shop.produce("abroad", {"id": 3, "code": "fr"})
     assert [row["place"] for row in shop.run()] == ["Ulm", None, "Lyon"]
     places.write_text("code,place\nde,Bonn\nit,Rome\n")
     assert [row["place"] for row in shop.run()] == ["Bonn", "Rome", None]
@@ -284,12 +278,12 @@ def test_a_union_waits_for_the_slower_of_its_topics(shop: Shop) -> None:
 
     def say(topic: str, *hours: float) -> None:
         rows = [{"user": "ann", "at": f"2026-01-01T{int(h):02d}:{int(h % 1 * 60):02d}:00Z"} for h in hours]
-        shop.say(topic, *rows)
+        shop.produce(topic, *rows)
 
     shop.create("second")
     say("first", 0.5, 3.5, 9.5)
     assert shop.run() == []
-    # What comes in the second topic is hours behind the first, and not late.
+    # Records of the second topic are hours older than those of the first, and not late.
     say("second", 0.6, 3.6)
     assert [row["n"] for row in shop.run()] == [2]
     say("second", 4.1)
@@ -297,12 +291,12 @@ def test_a_union_waits_for_the_slower_of_its_topics(shop: Shop) -> None:
     assert shop.store.late_rows("hourly") == []
 
 
-def test_a_union_that_has_lost_its_watermark_is_told(spark: Any) -> None:
+def test_a_union_without_its_watermark_column_is_refused(spark: Any) -> None:
     rows = events(spark, [("ann", 1, 5)], "user string, n int, at int")
     lost = hw.union(rows, rows).select("user", "at", "_change")
     with pytest.raises(InvalidError, match="lost the column _watermark, _watermark_source"):
         hw.deduplicate(lost, key="user")
-    # Where not all have their event time in the same column, there is none.
+    # Without a common event time column, the union has no event time.
     timeless = hw.union(rows, rows.withMetadata("at", {}))
     assert not any(field.metadata for field in timeless.schema.fields)
 
@@ -311,6 +305,6 @@ def test_a_rolling_window_and_a_table_with_a_lateness(spark: Any) -> None:
     walked = [("ann", 1, 0), ("ann", 2, 8), ("ann", 3, 15), ("bob", 4, 1)]
     steps = events(spark, walked, "user string, n int, at int")
     pairs = hw.rolling(steps, last=2, what={"sum": hw.sum("n")}, by="user", lateness="1 minute")
-    assert added_up(pairs.select("n", "sum", "_change")) == [(1, 1), (2, 3), (3, 5), (4, 4)]
+    assert rows_after(pairs.select("n", "sum", "_change")) == [(1, 1), (2, 3), (3, 5), (4, 4)]
     newest = hw.table(steps, key="user", position="at", deleted="n = 3", lateness="1 minute")
-    assert added_up(newest.select("user", "n", "_change")) == [("bob", 4)]
+    assert rows_after(newest.select("user", "n", "_change")) == [("bob", 4)]

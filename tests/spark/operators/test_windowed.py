@@ -17,6 +17,7 @@ from headwater.store.facts import FactKind, FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
+from tests.spark.run_pipeline import run_once
 
 SCHEMA = "product string, amount double, at timestamp"
 
@@ -27,7 +28,7 @@ def order(product: str, amount: float, second: int) -> bytes:
 
 
 class Shop:
-    """An app with one view, run over what is in the log each time it is asked to."""
+    """An app with one view; `run` processes the records that are in the log."""
 
     def __init__(
         self, spark: Any, broker: Broker, folder: Path, transform: Callable[[Any], Any], **topic: Any
@@ -42,13 +43,7 @@ class Shop:
         self.facts = FactStore(folder / "facts.db")
 
     def run(self) -> dict[tuple[str, str], float]:
-        settings = PipelineSettings(bootstrap_servers=self._broker.bootstrap_servers, data=self._folder, once=True)
-        pipeline = Pipeline(self._app, self._spark, self.store, self.facts, settings, SystemClock())
-        try:
-            pipeline.start()
-            pipeline.run()
-        finally:
-            pipeline.stop()
+        run_once(self._app, self._spark, self._broker.bootstrap_servers, self._folder, self.store)
         return self.revenue()
 
     def reprocess(self) -> int:
@@ -61,7 +56,7 @@ class Shop:
         return {(r["product"], r["window"]["start"][14:19]): r["revenue"] for r in rows}
 
 
-def test_sessions_retract_and_late_rows_are_in_the_ledger(
+def test_sessions_retract_and_late_rows_go_to_the_ledger(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
     sessions = hw.windowed(
@@ -75,7 +70,7 @@ def test_sessions_retract_and_late_rows_are_in_the_ledger(
     shop = Shop(spark, broker, tmp_path, sessions)
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0, 0), order("tea", 2.0, 15)])
     assert shop.run() == {("tea", "00:00"): 1.0, ("tea", "00:15"): 2.0}
-    # The third order joins the two sessions: both are taken back, and one comes in their place.
+    # The third order merges the two sessions: both are retracted, and one is inserted.
     produce(broker.bootstrap_servers, "orders", [order("tea", 4.0, 8)])
     assert shop.run() == {("tea", "00:00"): 7.0}
     produce(broker.bootstrap_servers, "orders", [order("cocoa", 1.0, 120)])
@@ -84,9 +79,9 @@ def test_sessions_retract_and_late_rows_are_in_the_ledger(
     assert shop.run() == {("tea", "00:00"): 7.0, ("cocoa", "02:00"): 1.0}
     [late] = shop.store.late_rows("revenue")
     assert (late.key, late.row["amount"], late.reason) == ({"product": "tea"}, 8.0, "expired")
-    told = shop.facts.latest("revenue", kind=FactKind.OPERATORS)[-1].body["operators"]["windowed-0"]
-    assert (told["lateRows"], told["rows"]) == (1, 1)
-    assert told["sources"]["0"]["watermark"] == told["watermark"]
+    facts = shop.facts.latest("revenue", kind=FactKind.OPERATORS)[-1].body["operators"]["windowed-0"]
+    assert (facts["lateRows"], facts["rows"]) == (1, 1)
+    assert facts["sources"]["0"]["watermark"] == facts["watermark"]
     row = shop.store.rows("revenue")[0]
     assert set(row) == {"product", "window", "revenue", "event_time", "timing", "pane", "nonspeculative_pane",
                         "is_final", "trigger"}  # fmt: skip
@@ -105,18 +100,18 @@ def test_a_lagging_partition_holds_the_watermark(spark: Any, broker: Broker, pro
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0, 10), order("tea", 2.0, 300)], partition=0)
     produce(broker.bootstrap_servers, "orders", [order("tea", 4.0, 20)], partition=1)
     assert shop.run() == {}
-    # Only the second partition has something new now; it is still known which one it is.
+    # Only the second partition has new records; the watermark of the first is kept.
     produce(broker.bootstrap_servers, "orders", [order("tea", 8.0, 30), order("tea", 0.0, 66)], partition=1)
     assert shop.run() == {("tea", "00:00"): 13.0}
 
 
-def test_a_users_function_says_how_far_time_is_complete(
+def test_a_users_function_estimates_the_watermark(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
     tumbling = hw.windowed(
         what={"revenue": hw.sum("amount")}, where=hw.Tumbling("1 minute"), by=["product"], when=hw.AfterWatermark()
     )
-    # Complete is what lies before the earliest event of the batch: what came later may be out of order.
+    # Event time is complete before the earliest event of the batch; later events may be out of order.
     shop = Shop(spark, broker, tmp_path, tumbling, watermark=lambda observed: observed.lowest)
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0, 50), order("tea", 2.0, 130)])
     assert shop.run() == {}
@@ -145,10 +140,10 @@ def test_changes_are_windowed_again(spark: Any, broker: Broker, produce: Any, tm
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0, 1), order("tea", 5.0, 11)])
     assert shop.run() == {("tea", "00:00"): 5.0}
     produce(broker.bootstrap_servers, "orders", [order("tea", -3.0, 12), order("tea", 1.5, 21)])
-    assert shop.run() == {("tea", "00:00"): 2.0}  # The best of 1, 5 - 3 and 1.5: the 5 was taken back.
+    assert shop.run() == {("tea", "00:00"): 2.0}  # The maximum of 1, 5 - 3 and 1.5: the 5 was retracted.
 
 
-def test_batch_gives_what_the_stream_gives_when_it_is_complete(spark: Any) -> None:
+def test_a_batch_gives_the_result_of_the_complete_stream(spark: Any) -> None:
     from headwater.spark.source.decoding import EVENT_TIME_KEY
 
     rows = spark.createDataFrame(
@@ -162,8 +157,8 @@ def test_batch_gives_what_the_stream_gives_when_it_is_complete(spark: Any) -> No
     assert found == [("cocoa", 1.0, "on_time", 1), ("tea", 7.0, "on_time", 1)]
 
 
-def test_event_times_are_moved_from_the_clocks_of_devices_to_ours(spark: Any) -> None:
-    # A's clock is an hour behind, and the fastest of its rows took two seconds; B's is right.
+def test_event_times_are_corrected_by_the_offset_of_device_clocks(spark: Any) -> None:
+    # A's clock is an hour slow, and the fastest of its rows took two seconds; B's is right.
     rows = [
         ("A", "2026-01-01 11:00:00", "2026-01-01 11:00:10", "2026-01-01 12:00:15"),
         ("A", "2026-01-01 11:01:00", "2026-01-01 11:01:10", "2026-01-01 12:01:12"),
@@ -188,7 +183,7 @@ def test_event_times_are_moved_from_the_clocks_of_devices_to_ours(spark: Any) ->
         marked.transform(hw.correct_clocks(device="device", sent="sender", received="received"))
 
 
-def test_what_cannot_be_windowed_is_told(spark: Any) -> None:
+def test_rows_that_cannot_be_windowed_are_refused(spark: Any) -> None:
     rows = spark.createDataFrame([], "product string, window_start long")
     sessions = hw.windowed(what={"n": hw.count()}, where=hw.Session("1 minute"))
     with pytest.raises(InvalidError, match="rows have a column window_start; rename it"):
@@ -197,7 +192,7 @@ def test_what_cannot_be_windowed_is_told(spark: Any) -> None:
         rows.select("product").transform(sessions)
 
 
-def test_partitions_that_appear_while_it_runs_are_read_and_waited_for(
+def test_partitions_added_during_a_run_are_read_and_hold_the_watermark(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
     servers = broker.bootstrap_servers
@@ -215,9 +210,10 @@ def test_partitions_that_appear_while_it_runs_are_read_and_waited_for(
     pipeline = Pipeline(app, spark, store, FactStore(tmp_path / "facts.db"), settings, clock)
 
     def revenue_after(records: int) -> list[float]:
-        """What the view shows when so many records have been read."""
+        """Return the rows of the view when all these records have been read."""
         deadline = clock.monotonic() + 300
-        while pipeline.rows_read()["revenue"] < records and clock.monotonic() < deadline:
+        while pipeline.rows_read()["revenue"] < records:
+            assert clock.monotonic() < deadline, f"only {pipeline.rows_read()} records were read"
             pipeline.run(until=clock.monotonic() + 0.5)
         return [row["revenue"] for row in store.rows("revenue")]
 
@@ -231,7 +227,7 @@ def test_partitions_that_appear_while_it_runs_are_read_and_waited_for(
         produce(servers, "orders", [order("tea", 2.0, 10), order("tea", 4.0, 20)], partition=1)
         assert revenue_after(3) == []
         produce(servers, "orders", [order("tea", 100.0, 300)], partition=0)
-        # The new partition has come no further than the first minute, and holds the watermark back.
+        # The new partition is still in the first minute, and holds the watermark back.
         assert revenue_after(4) == []
         produce(servers, "orders", [order("tea", 100.0, 300)], partition=1)
         assert revenue_after(5) == [7.0]

@@ -1,4 +1,4 @@
-"""The few that fail are found among the many, with few tries."""
+"""The few failing items are found among many, with few tries."""
 
 from math import ceil, log2
 
@@ -10,7 +10,7 @@ from headwater.spark.pipeline.bisection import NoneFailsAloneError, TooManyFailE
 
 
 class Trial:
-    """Fails where one of the bad ones is tried, and counts."""
+    """Fails if a bad item is tried, and counts the tries."""
 
     def __init__(self, bad: set[int]) -> None:
         self.bad = bad
@@ -22,7 +22,7 @@ class Trial:
 
 
 @given(st.data())
-def test_exactly_those_that_fail_are_found(data: st.DataObject) -> None:
+def test_exactly_the_failing_items_are_found(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 3000))
     bad = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=20))
     trial = Trial(bad)
@@ -30,13 +30,13 @@ def test_exactly_those_that_fail_are_found(data: st.DataObject) -> None:
     assert trial.tries <= len(bad) * (2 * ceil(log2(size + 1)) + 3)
 
 
-def test_one_among_a_whole_batch_takes_about_twenty_tries() -> None:
+def test_one_item_in_a_large_batch_takes_about_twenty_tries() -> None:
     trial = Trial({321_098})
     assert find_failing(500_000, trial, limit=100) == [321_098]
     assert trial.tries <= 22
 
 
-def test_a_crowd_is_given_up_soon() -> None:
+def test_too_many_failing_items_are_given_up_soon() -> None:
     trial = Trial(set(range(500_000)))
     with pytest.raises(TooManyFailError) as caught:
         find_failing(500_000, trial, limit=100)
@@ -44,6 +44,6 @@ def test_a_crowd_is_given_up_soon() -> None:
     assert trial.tries < 350
 
 
-def test_what_fails_only_together_is_not_blamed_on_one() -> None:
+def test_items_that_fail_only_together_are_not_blamed_on_one() -> None:
     with pytest.raises(NoneFailsAloneError):
         find_failing(10, lambda low, high: high - low > 1, limit=5)

@@ -1,4 +1,4 @@
-"""A checkpoint that a power failure has damaged is recognised, and the file named."""
+"""A checkpoint that was damaged by a power failure is detected, and the file is named."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ ORDERS = TopicPartition("orders", 0)
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """Batch 0 is done, batch 1 is begun; with the checksum that Hadoop writes beside a file."""
+    """Batch 0 is done, batch 1 is begun; with the checksum that Hadoop writes next to a file."""
     folder = tmp_path / "revenue"
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
@@ -25,7 +25,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_batch_that_was_begun_is_known(checkpoint: Path) -> None:
+def test_the_unfinished_batch_is_found(checkpoint: Path) -> None:
     batch = begun_batch(checkpoint)
     assert batch is not None
     assert (batch.number, batch.start) == (1, {ORDERS: 5})
@@ -34,32 +34,32 @@ def test_the_batch_that_was_begun_is_known(checkpoint: Path) -> None:
     assert begun_batch(checkpoint) is None
 
 
-def test_a_whole_checkpoint_and_none_are_fine(checkpoint: Path) -> None:
+def test_a_complete_and_a_missing_checkpoint_are_accepted(checkpoint: Path) -> None:
     check_checkpoint(checkpoint, "revenue")
     check_checkpoint(checkpoint.with_name("new"), "revenue")
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "says"),
+    ("file", "content", "message"),
     [
         ("offsets/1", "", "is empty"),
-        ("offsets/1", 'v1\n{"conf": {}}', "is cut off"),
-        ("offsets/1", 'v1\n{"conf": {}}\n{"orders": {"0"', "is cut off"),
-        ("offsets/0", None, "is missing, though the batch"),
+        ("offsets/1", 'v1\n{"conf": {}}', "is truncated"),
+        ("offsets/1", 'v1\n{"conf": {}}\n{"orders": {"0"', "is truncated"),
+        ("offsets/0", None, "is missing, although the batch"),
         ("commits/0", "", "is empty"),
-        ("commits/0", "v1", "is cut off"),
-        ("metadata", None, "is missing, though batches were run"),
+        ("commits/0", "v1", "is truncated"),
+        ("metadata", None, "is missing, although batches were run"),
         ("metadata", "{", "is damaged"),
         ("metadata", '{"id":"696ca793-98c2-4f94-bf27-5e00cbf534dd"}', "does not have the checksum"),
     ],
 )
-def test_damage_is_named_with_the_way_out(checkpoint: Path, file: str, content: str | None, says: str) -> None:
+def test_damage_is_named_with_a_hint(checkpoint: Path, file: str, content: str | None, message: str) -> None:
     path = checkpoint / file
     if content is None:
         path.unlink()
     else:
         path.write_text(content)
-    with pytest.raises(CorruptError, match=says) as caught:
+    with pytest.raises(CorruptError, match=message) as caught:
         check_checkpoint(checkpoint, "revenue")
     assert str(path) in str(caught.value)
     assert f"rm -r {checkpoint}" in str(caught.value.hint)

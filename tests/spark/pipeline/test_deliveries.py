@@ -1,4 +1,4 @@
-"""Results that go outside, with real log, Spark and sinks."""
+"""Sink queries with a real log, Spark and sinks."""
 
 import json
 import sqlite3
@@ -47,7 +47,7 @@ def rows_of(sink: hw.Sqlite) -> dict[str, int]:
 
 
 class Running:
-    """A pipeline with a thread that watches over it."""
+    """A pipeline that runs in a thread."""
 
     def __init__(self, spark: Any, broker: Broker, sink: Any, folder: Path) -> None:
         folder.mkdir()
@@ -96,14 +96,14 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_of_two_pipelines_with_one_name_one_writes(
+def test_only_one_of_two_pipelines_with_the_same_name_writes(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
     sink = hw.Sqlite(tmp_path / "results.db", table="revenue")
     produce(broker.bootstrap_servers, "orders", orders(["tea", "coffee", "tea"]))
     both = [Running(spark.newSession(), broker, sink, tmp_path / name) for name in ("one", "two")]
     with running(*both):
-        wait_until(lambda: any(pipeline.error for pipeline in both), "neither has ended")
+        wait_until(lambda: any(pipeline.error for pipeline in both), "no pipeline has ended")
         (loser,) = [pipeline for pipeline in both if pipeline.error]
         assert "'shop.revenue' to table 'revenue'" in str(loser.error)
         assert "another pipeline of the same name has opened it since" in str(loser.error)

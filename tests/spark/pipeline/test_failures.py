@@ -1,4 +1,4 @@
-"""What Spark says of a failed query, in a line, and whether it is started again."""
+"""The reason of a failed query in one line, and whether it is retried."""
 
 from headwater.errors import InvalidError, UnavailableError
 from headwater.spark.pipeline.failures import PAUSE_MAX_S, TRIES_MAX, Failure, Retries, read_failure
@@ -17,24 +17,24 @@ def test_reason_is_the_last_line_of_the_traceback() -> None:
     assert read_failure(TRACEBACK.format(line="RuntimeError: no")) == Failure("RuntimeError: no")
 
 
-def test_reason_of_spark_is_its_first_line() -> None:
+def test_reason_of_a_spark_failure_is_its_first_line() -> None:
     assert read_failure("Task not serializable\n=== Streaming Query ===\n") == Failure("Task not serializable")
     assert read_failure("") == Failure("no reason was given")
 
 
-def test_error_of_ours_is_known_by_its_class() -> None:
+def test_headwaters_own_error_has_its_class() -> None:
     line = "headwater.errors.UnavailableError: cannot reach 127.0.0.1:9"
     assert read_failure(TRACEBACK.format(line=line)) == Failure("cannot reach 127.0.0.1:9", UnavailableError)
 
 
-def test_a_full_disk_is_waited_for_whoever_says_it() -> None:
+def test_a_full_disk_is_retried_whoever_reports_it() -> None:
     line = "OSError: [Errno 28] No space left on device: 'state'"
     assert read_failure(TRACEBACK.format(line=line)) == Failure(line, UnavailableError)
     java = "Job aborted\njava.io.IOException: No space left on device\n=== Streaming Query ===\n"
     assert read_failure(java) == Failure("java.io.IOException: No space left on device", UnavailableError)
 
 
-def test_a_machine_that_is_too_busy_is_waited_for() -> None:
+def test_a_too_busy_machine_is_retried() -> None:
     java = "Python worker failed to connect back.\n=== Streaming Query ===\n"
     assert read_failure(java) == Failure("Python worker failed to connect back.", UnavailableError)
 
@@ -45,16 +45,16 @@ def test_failures_in_a_row_are_bounded_with_growing_pauses() -> None:
     assert pauses == [1.0, 2.0, 4.0, None]
 
 
-def test_progress_in_between_starts_the_count_anew() -> None:
+def test_progress_in_between_resets_the_count() -> None:
     retries, failure = Retries(), Failure("no")
     for _ in range(3 * TRIES_MAX):
         assert retries.pause("q", failure, progressed=True) == 1.0
 
 
-def test_what_is_away_is_waited_for_without_end() -> None:
+def test_an_unavailable_service_is_retried_without_end() -> None:
     retries, failure = Retries(), Failure("away", UnavailableError)
     assert [retries.pause("q", failure, progressed=False) for _ in range(100)][-1] == PAUSE_MAX_S
 
 
-def test_what_would_fail_for_ever_is_given_up_at_once() -> None:
+def test_a_permanent_failure_is_given_up_at_once() -> None:
     assert Retries().pause("q", Failure("wrong", InvalidError), progressed=True) is None

@@ -1,4 +1,4 @@
-"""An app's queries with real log, store and Spark: exactly once, rebuilt when the checkpoint is lost."""
+"""An app's queries with a real log, store and Spark: exactly once, even without the checkpoint."""
 
 import json
 import shutil
@@ -13,8 +13,7 @@ import headwater as hw
 from headwater.clock import SystemClock
 from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
-from headwater.spark.pipeline.batch_sinks import dead_letter_sink
-from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
+from headwater.spark.pipeline.dead_letters import dead_letter_sink
 from headwater.store.facts import FactStore
 from headwater.store.reader import ViewReader
 from headwater.store.tables import ViewProgress
@@ -23,6 +22,7 @@ from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.records.batch import decode_batch, walk
 from support.postgres import PostgresServer
+from tests.spark.run_pipeline import run_once
 
 SCHEMA = "product string, amount double, at timestamp"
 
@@ -45,15 +45,9 @@ def shop(function: Callable[[Any], Any] | None = None, key: list[str] | None = N
     return app
 
 
-def run_once(app: hw.App, spark: Any, broker: Broker, folder: Path, place: str | None = None) -> ViewStore:
-    store = ViewStore(place or folder / "views.db")
-    settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=folder, once=True)
-    pipeline = Pipeline(app, spark, store, FactStore(folder / "facts.db"), settings, SystemClock())
-    try:
-        pipeline.start()
-        pipeline.run()
-    finally:
-        pipeline.stop()
+def run(app: hw.App, spark: Any, broker: Broker, folder: Path, address: str | None = None) -> ViewStore:
+    store = ViewStore(address or folder / "views.db")
+    run_once(app, spark, broker.bootstrap_servers, folder, store)
     return store
 
 
@@ -74,11 +68,11 @@ def letters(broker: Broker, topic: str = "orders.deadletter") -> list[dict[str, 
 
 def test_view_follows_the_log_over_restarts(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.5), order("tea", 2.5, 61), order("cocoa", 4.0)])
-    assert revenue_of(run_once(shop(), spark, broker, tmp_path)) == {
+    assert revenue_of(run(shop(), spark, broker, tmp_path)) == {
         ("tea", "00"): 1.5, ("tea", "01"): 2.5, ("cocoa", "00"): 4.0,
     }  # fmt: skip
     produce(broker.bootstrap_servers, "orders", [order("tea", 10.0)])
-    store = run_once(shop(), spark, broker, tmp_path)
+    store = run(shop(), spark, broker, tmp_path)
     assert revenue_of(store)["tea", "00"] == 11.5
     last = store.changes("revenue", after=store.position("revenue") - 1)[0]
     assert (last.op, last.before and last.before["revenue"], last.after and last.after["revenue"]) == (
@@ -90,25 +84,25 @@ def test_view_follows_the_log_over_restarts(spark: Any, broker: Broker, produce:
 
 def test_lost_checkpoint_costs_time_but_no_data(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), order("tea", 2.0), b"broken"])
-    run_once(shop(), spark, broker, tmp_path)
+    run(shop(), spark, broker, tmp_path)
     (tmp_path / "checkpoints" / "revenue" / "metadata").unlink()
-    # Spark would make a new one, and the store take the next batch for the first of a new run.
+    # Spark would create a new one, and the store would take the next batch for the first of a new run.
     with pytest.raises(CorruptError, match="metadata' is missing"):
-        run_once(shop(), spark, broker, tmp_path)
+        run(shop(), spark, broker, tmp_path)
     shutil.rmtree(tmp_path / "checkpoints")
     produce(broker.bootstrap_servers, "orders", [order("tea", 4.0)])
-    store = run_once(shop(), spark, broker, tmp_path)
+    store = run(shop(), spark, broker, tmp_path)
     assert revenue_of(store) == {("tea", "00"): 7.0}
     assert len(letters(broker)) == 1
     assert store.counters() == {"orders.deadletter": 1}
 
 
-def test_misfits_go_to_the_dead_letter_topic_with_origin_and_reason(
+def test_unmatched_records_go_to_the_dead_letter_topic_with_origin_and_reason(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
-    large = [b"%d" % n + b"?" * 500_000 for n in range(3)]  # together more than a topic takes at once
+    large = [b"%d" % n + b"?" * 500_000 for n in range(3)]  # together more than one append may have
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), b"not json", order("tea", 2.0), None, *large])
-    store = run_once(shop(), spark, broker, tmp_path)
+    store = run(shop(), spark, broker, tmp_path)
     assert revenue_of(store) == {("tea", "00"): 3.0}
     first, second, *rest = letters(broker)
     assert first["value"] == b"not json"
@@ -123,10 +117,10 @@ def test_misfits_go_to_the_dead_letter_topic_with_origin_and_reason(
     assert store.counters() == {"orders.deadletter": 5}
 
 
-def test_dead_letters_are_written_once_though_the_sink_died_between(
+def test_dead_letters_are_written_once_despite_a_crash_of_the_sink(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
-    """The letters are in the log, the note of it was not written: as after a crash at the worst moment."""
+    """The letters are in the log but the progress was not committed, as after a crash in between."""
     produce(broker.bootstrap_servers, "orders", [b"one", b"two"])
     app = shop()
     store = ViewStore(tmp_path / "views.db")
@@ -157,7 +151,7 @@ def test_topic_without_schema_gives_records(spark: Any, broker: Broker, produce:
     def counts(raw: Any) -> Any:
         return raw.selectExpr("cast(value as string) as text").groupBy("text").count()
 
-    store = run_once(app, spark, broker, tmp_path)
+    store = run(app, spark, broker, tmp_path)
     assert store.rows("counts") == [{"text": "a", "count": 2}, {"text": "b", "count": 1}]
 
 
@@ -177,7 +171,7 @@ def broken_view(kind: str) -> hw.App:
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    ("kind", "message"),
     [
         ("missing column", "`amont`"),
         ("missing column in windowed", "`amont`"),
@@ -186,35 +180,35 @@ def broken_view(kind: str) -> hw.App:
         ("no frame", "must return a streaming DataFrame"),
     ],
 )
-def test_broken_view_is_the_users_mistake_in_one_line(
-    spark: Any, broker: Broker, produce: Any, tmp_path: Path, kind: str, says: str
+def test_a_mistake_in_a_view_is_reported_in_one_line(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path, kind: str, message: str
 ) -> None:
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0)])
-    with pytest.raises(InvalidError, match=says) as caught:
-        run_once(broken_view(kind), spark, broker, tmp_path)
+    with pytest.raises(InvalidError, match=message) as caught:
+        run(broken_view(kind), spark, broker, tmp_path)
     assert "cannot build view 'revenue'" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_key_that_is_no_column_is_named(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
+def test_a_key_that_is_not_a_column_is_named(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0)])
     with pytest.raises(
         InvalidError, match="key column 'customer' is not in its result, which has: product, window"
     ):
-        run_once(shop(key=["customer"]), spark, broker, tmp_path)
+        run(shop(key=["customer"]), spark, broker, tmp_path)
 
 
 def test_changed_view_is_refused_before_anything_is_written(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0)])
-    run_once(shop(), spark, broker, tmp_path)
+    run(shop(), spark, broker, tmp_path)
     changed = shop(lambda orders: orders.groupBy("product").count(), key=["product"])
-    with pytest.raises(ConflictError, match="cannot go on with view 'revenue'"):
-        run_once(changed, spark, broker, tmp_path)
+    with pytest.raises(ConflictError, match="cannot continue view 'revenue'"):
+        run(changed, spark, broker, tmp_path)
 
 
-def test_failing_function_of_the_user_is_reported_with_its_reason_where_no_row_is_to_blame(
+def test_a_failing_function_is_reported_with_its_reason_if_no_row_is_the_cause(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
     def halves(frames):  # type: ignore[no-untyped-def]
@@ -227,12 +221,12 @@ def test_failing_function_of_the_user_is_reported_with_its_reason_where_no_row_i
     schema = "product string, amount double"
     app = shop(lambda orders: orders.select("product", "amount").mapInPandas(halves, schema), key=["product"])
     with pytest.raises(HeadwaterError, match=r"RuntimeError: cannot halve 2 at a time.* none of them alone"):
-        run_once(app, spark, broker, tmp_path)
+        run(app, spark, broker, tmp_path)
     fact = FactStore(tmp_path / "facts.db").latest("revenue")[0]
     assert fact.body["state"] == "failed"
 
 
-def test_query_that_fails_now_and_then_is_started_again_and_loses_nothing(
+def test_a_query_that_fails_sometimes_is_restarted_without_loss(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
     from pyspark.sql.functions import udf
@@ -249,7 +243,7 @@ def test_query_that_fails_now_and_then_is_started_again_and_loses_nothing(
 
     produce(broker.bootstrap_servers, "orders", [order("tea", 1.0), order("coffee", 3.0)])
     app = shop(lambda orders: orders.select("product", half("amount").alias("half")), key=["product"])
-    store = run_once(app, spark, broker, tmp_path)
+    store = run(app, spark, broker, tmp_path)
     assert store.rows("revenue") == [{"product": "coffee", "half": 1.5}, {"product": "tea", "half": 0.5}]
     facts = [fact.body for fact in FactStore(tmp_path / "facts.db").latest("revenue", limit=100)]
     assert [fact["error"] for fact in facts if fact["state"] == "waiting"] == 2 * ["RuntimeError: this passes"]
@@ -266,14 +260,14 @@ def products() -> hw.App:
     return app
 
 
-def test_a_view_in_postgres_says_which_records_it_has_seen(
+def test_a_view_in_postgres_reports_which_records_it_includes(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path, postgres: PostgresServer
 ) -> None:
     address = f"{postgres.dsn}?schema=s{uuid4().hex}"
     produce(
         broker.bootstrap_servers, "orders", [order("green tea", 1.5), order("cocoa", 4.0), order("cocoa", 5.0)]
     )
-    store = run_once(products(), spark, broker, tmp_path, address)
+    store = run(products(), spark, broker, tmp_path, address)
     reader = ViewReader(store, "latest", SystemClock())
     row = reader.get("cocoa", at_least={"orders": {0: 2}}, timeout_s=0)
     assert row == {"product": "cocoa", "amount": 5.0}
@@ -282,12 +276,10 @@ def test_a_view_in_postgres_says_which_records_it_has_seen(
     assert [row["product"] for row in reader.search("tea").rows] == ["green tea"]
     store.close()
 
-    # The checkpoint's batches are in PostgreSQL: a store that does not have them would leave holes.
-    with pytest.raises(
-        ConflictError, match=r"cannot continue view 'latest'.*is ahead of the store at .*views\.db'"
-    ):
-        run_once(products(), spark, broker, tmp_path)
+    # The checkpoint's batches are in PostgreSQL: a store that does not have them would have gaps.
+    with pytest.raises(ConflictError, match=r"cannot continue view 'latest'.*is ahead of the store.*views\.db'"):
+        run(products(), spark, broker, tmp_path)
     produce(broker.bootstrap_servers, "orders", [order("milk", 1.0)])
-    store = run_once(products(), spark, broker, tmp_path, address)
+    store = run(products(), spark, broker, tmp_path, address)
     assert [row["product"] for row in store.rows("latest")] == ["cocoa", "green tea", "milk"]
     store.close()

@@ -1,4 +1,4 @@
-"""A row on which a function fails, or that a place refuses, goes to the dead-letter topic; the query goes on."""
+"""A row on which a function fails, or that a sink refuses, goes to the dead-letter topic; the query continues."""
 
 import json
 import sqlite3
@@ -15,7 +15,7 @@ import headwater as hw
 from headwater.app import Topic
 from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
-from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
+from headwater.spark.pipeline.pipeline import Pipeline
 from headwater.spark.pipeline.poison import PoisonRow, cut, post_letters
 from headwater.spark.source.exclusions import Exclusions, leave_out
 from headwater.spark.source.offsets import Range
@@ -27,6 +27,7 @@ from headwater.transmit.client.redrive import RedriveMarks, letters_of, redrive
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.records.dead_letters import ONLY_HEADER
 from headwater.transmit.records.to_arrow import to_arrow
+from tests.spark.run_pipeline import run_once
 from torture.subjects import committed_records
 
 ORDERS = TopicPartition("orders", 0)
@@ -40,7 +41,7 @@ LONG = "much too long a name for it"
 
 @contextmanager
 def receiver_of_short_names(taken: set[str]) -> Iterator[str]:
-    """A server that keeps the names that it is told, and refuses the long one."""
+    """A server that stores the names that it receives, and refuses the long one."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -60,7 +61,7 @@ def receiver_of_short_names(taken: set[str]) -> Iterator[str]:
 
 
 def shop(folder: Path, hook: str = "http://127.0.0.1/") -> hw.App:
-    """The table that `products` goes to is made by the tests, with a constraint of its own."""
+    """Create the table for `products`, with a constraint."""
     app = hw.App("shop")
     orders = app.topic("orders")
 
@@ -92,31 +93,24 @@ def shop(folder: Path, hook: str = "http://127.0.0.1/") -> hw.App:
     return app
 
 
-def run_once(spark: Any, servers: str, folder: Path, hook: str) -> tuple[ViewStore, Pipeline]:
+def run(spark: Any, servers: str, folder: Path, hook: str) -> tuple[ViewStore, Pipeline]:
     store = ViewStore(folder / "views.db")
-    settings = PipelineSettings(bootstrap_servers=servers, data=folder, once=True)
-    pipeline = Pipeline(shop(folder, hook), spark, store, FactStore(folder / "facts.db"), settings, SystemClock())
-    try:
-        pipeline.start()
-        pipeline.run()
-    finally:
-        pipeline.stop()
-    return store, pipeline
+    return store, run_once(shop(folder, hook), spark, servers, folder, store)
 
 
 @pytest.fixture
-def told() -> set[str]:
+def received() -> set[str]:
     return set()
 
 
 @pytest.fixture
-def hook(told: set[str]) -> Iterator[str]:
-    with receiver_of_short_names(told) as url:
+def hook(received: set[str]) -> Iterator[str]:
+    with receiver_of_short_names(received) as url:
         yield url
 
 
-def test_a_poison_row_is_isolated_and_comes_back_mended(
-    spark: Any, broker: Broker, produce: Any, tmp_path: Path, hook: str, told: set[str]
+def test_a_poison_row_is_isolated_and_redriven_after_a_fix(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path, hook: str, received: set[str]
 ) -> None:
     servers = broker.bootstrap_servers
     results = tmp_path / "results.db"
@@ -126,13 +120,13 @@ def test_a_poison_row_is_isolated_and_comes_back_mended(
         client.create_topic("orders", partitions=2)
     produce(servers, "orders", [b"good=1", b"fine=2", f"{LONG}=3".encode()], partition=0)
     produce(servers, "orders", [b"a=2", b"bad=much", b"b=3"], partition=1)
-    store, pipeline = run_once(spark, servers, tmp_path, hook)
+    store, pipeline = run(spark, servers, tmp_path, hook)
     assert {row["product"] for row in store.rows("amounts")} == {"a", "b", "good", "fine", LONG}
     assert {row["product"]: row["count"] for row in store.rows("counts")}["bad"] == 1
     assert pipeline.left_out() == {"amounts": 1, "counts": 0, "products": 1, "names": 1, "errands": 1}
     with closing(sqlite3.connect(results)) as db:
         names = [name for (name,) in db.execute("select product from products order by 1")]
-    assert names == sorted(told) == ["a", "b", "bad", "fine", "good"]
+    assert names == sorted(received) == ["a", "b", "bad", "fine", "good"]
     assert sorted(json.loads(value)["product"] for _, value in committed_records(servers, "names")) == names
     states = [fact.body["state"] for fact in FactStore(tmp_path / "facts.db").latest("amounts", limit=100)]
     assert "isolating" in states
@@ -149,13 +143,13 @@ def test_a_poison_row_is_isolated_and_comes_back_mended(
         assert letter.reason.startswith("view 'amounts' failed on it: ")
         assert "CAST_INVALID_INPUT" in letter.reason
         list(redrive(client, [letter], RedriveMarks(client), SystemClock(), value=b"bad=7"))
-    store, _ = run_once(spark, servers, tmp_path, hook)
+    store, _ = run(spark, servers, tmp_path, hook)
     assert {row["product"]: row["amount"] for row in store.rows("amounts")}["bad"] == 7.0
-    # The other view has read the record where it stood, and leaves the one that came back alone.
+    # The other view has read the original record, and skips the redriven one.
     assert {row["product"]: row["count"] for row in store.rows("counts")}["bad"] == 1
 
 
-def test_a_letter_is_written_once_though_we_died_before_noting_it(broker: Broker, tmp_path: Path) -> None:
+def test_a_letter_is_written_once_despite_a_crash_before_the_list_is_saved(broker: Broker, tmp_path: Path) -> None:
     topic = Topic(name="orders")
     (query,) = (view for view in shop(tmp_path).views if view.name == "amounts")
     with Client(broker.bootstrap_servers) as client:
@@ -163,7 +157,7 @@ def test_a_letter_is_written_once_though_we_died_before_noting_it(broker: Broker
         client.produce(ORDERS, encode_batch([Record(value=b"%d" % n, timestamp_ms=1) for n in range(3)]))
         first = Exclusions(tmp_path / "x.json", "shop.amounts", [topic])
         post_letters(client, query, [PoisonRow(ORDERS, 1, "no")], first, SystemClock())
-        # Killed here: the letter is there, the list is not written.
+        # A crash here: the letter is written, the list is not.
         second = Exclusions(tmp_path / "x.json", "shop.amounts", [topic])
         rows = [PoisonRow(ORDERS, 1, "no"), PoisonRow(ORDERS, 2, "no")]
         post_letters(client, query, rows, second, SystemClock())
@@ -177,7 +171,7 @@ def test_a_letter_is_written_once_though_we_died_before_noting_it(broker: Broker
         assert other.options("orders") == {"readerName": "shop.counts"}
 
 
-def test_excluded_records_and_those_for_others_are_left_out() -> None:
+def test_excluded_records_and_those_for_other_readers_are_left_out() -> None:
     batches = b"".join(
         [
             encode_batch([Record(value=b"%d" % n, timestamp_ms=1) for n in range(3)]),

@@ -1,4 +1,4 @@
-"""A changed definition under an old checkpoint, and the ways out: rebuilt beside it, from the start, from now."""
+"""A changed definition with an old checkpoint: rebuild and swap, start over, or continue from now."""
 
 import json
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from headwater.store.facts import FactStore
 from headwater.store.generations import Generations
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
+from tests.spark.run_pipeline import run_to_end
 
 SCHEMA = "product string, amount double, at timestamp"
 
@@ -29,7 +30,7 @@ ORDERS = [order("tea", 1.0, 0), order("tea", 2.0, 70), order("cocoa", 4.0, 5)]
 
 
 class Shop:
-    """An app whose one view is defined anew for each run."""
+    """An app with one view, which is defined again for each run."""
 
     def __init__(self, spark: Any, broker: Broker, folder: Path) -> None:
         self._spark, self._servers, self.folder = spark, broker.bootstrap_servers, folder
@@ -46,15 +47,11 @@ class Shop:
 
     def run(self, function: Callable[[Any], Any], **topic: Any) -> dict[tuple[str, str], float]:
         pipeline = self.pipeline(function, **topic)
-        try:
-            pipeline.start()
-            pipeline.run()
-        finally:
-            pipeline.stop()
+        run_to_end(pipeline)
         return self.revenue()
 
     def partitions(self, name: str) -> int:
-        """In how many the state of a checkpoint is."""
+        """Return the number of partitions of a checkpoint's state."""
         state = self.folder / "checkpoints" / name / "state" / "0"
         return sum(1 for path in state.iterdir() if path.name.isdigit())
 
@@ -92,7 +89,7 @@ def test_a_changed_window_is_refused_until_the_view_is_rebuilt(shop: Shop, produ
     assert shop.run(windows("1 hour")) == BY_HOUR | {("tea", "00:00"): 13.0}
 
 
-def test_a_running_app_swaps_a_rebuilt_view_in(shop: Shop, produce: Any, broker: Broker) -> None:
+def test_a_running_app_swaps_in_a_rebuilt_view(shop: Shop, produce: Any, broker: Broker) -> None:
     pipeline = shop.pipeline(windows("1 minute"), once=False)
     clock = SystemClock()
     try:
@@ -113,7 +110,9 @@ def test_a_running_app_swaps_a_rebuilt_view_in(shop: Shop, produce: Any, broker:
     assert shop.revenue() == BY_MINUTE | {("tea", "00:00"): 11.0}
 
 
-def test_a_kernel_view_begins_anew_from_now_or_from_the_start(shop: Shop, produce: Any, broker: Broker) -> None:
+def test_a_view_with_a_kernel_restarts_from_now_or_from_the_start(
+    shop: Shop, produce: Any, broker: Broker
+) -> None:
     per_batch = {"when": hw.Repeatedly(hw.EveryBatch()), "how": hw.RETRACTING}
     assert shop.run(windows("1 minute", **per_batch)) == BY_MINUTE
     more = {"revenue": hw.sum("amount"), "orders": hw.count()}
@@ -124,14 +123,14 @@ def test_a_kernel_view_begins_anew_from_now_or_from_the_start(shop: Shop, produc
 
     restart_from_here(shop.store, shop.folder / "checkpoints", "revenue")
     produce(broker.bootstrap_servers, "orders", [order("tea", 10.0, 130)])
-    # What was there stays, and the new state has seen nothing of it.
+    # The rows are kept, and the new state starts empty.
     assert shop.run(windows("1 hour", **per_batch)) == BY_MINUTE | {("tea", "00:00"): 10.0}
 
     restart_from_start(shop.store, shop.folder / "checkpoints", "revenue")
     assert shop.run(windows("1 hour", **per_batch, what=more)) == BY_HOUR | {("tea", "00:00"): 13.0}
 
 
-def test_what_the_state_can_take_goes_on(shop: Shop, produce: Any, broker: Broker) -> None:
+def test_a_compatible_change_continues_from_the_checkpoint(shop: Shop, produce: Any, broker: Broker) -> None:
     assert shop.run(windows("1 minute", lateness="1 hour")) == {("tea", "00:00"): 1.0, ("cocoa", "00:00"): 4.0}
     wider = SCHEMA + ", note string"
     produce(broker.bootstrap_servers, "orders", [order("tea", 8.0, 3), order("tea", 0.0, 3000)])
@@ -142,7 +141,7 @@ def test_what_the_state_can_take_goes_on(shop: Shop, produce: Any, broker: Broke
     assert any("delay: none -> 1 second" in note for note in notes)
 
 
-def test_a_rebuild_takes_another_number_of_spark_partitions(spark: Any, shop: Shop) -> None:
+def test_a_rebuild_uses_a_new_number_of_spark_partitions(spark: Any, shop: Shop) -> None:
     panes = windows("1 minute", when=hw.EveryBatch())
     before = spark.conf.get("spark.sql.shuffle.partitions")
     assert shop.run(panes) == BY_MINUTE
@@ -151,7 +150,7 @@ def test_a_rebuild_takes_another_number_of_spark_partitions(spark: Any, shop: Sh
     spark.conf.set("spark.sql.shuffle.partitions", str(more))
     try:
         assert shop.run(panes) == BY_MINUTE
-        assert shop.partitions("revenue") == int(before)  # as the checkpoint has it
+        assert shop.partitions("revenue") == int(before)  # that of the checkpoint
         shop.generations.request_rebuild("revenue")
         assert shop.run(panes) == BY_MINUTE
         assert shop.partitions("revenue@1") == more

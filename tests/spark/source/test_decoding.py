@@ -1,4 +1,4 @@
-"""Every record is a row or a dead letter, never both and never neither."""
+"""Decoding: every record is either a row or a dead letter."""
 
 import json
 from typing import Any
@@ -43,10 +43,10 @@ def sort_out(spark: Any, values: list[bytes | None]) -> tuple[list[Any], list[in
         (json.dumps({**GOOD, "at": "soon"}).encode(), "field 'at' is \"soon\", expected timestamp"),
         (json.dumps({**GOOD, "at": None}).encode(), "event time 'at' is missing"),
         (json.dumps({"id": "a"}).encode(), "event time 'at' is missing"),
-        (json.dumps({**GOOD, "n": 2**40}).encode(), "does not fit the schema"),
+        (json.dumps({**GOOD, "n": 2**40}).encode(), "does not match the schema"),
     ],
 )
-def test_misfit_is_told_apart_and_explained(spark: Any, value: bytes | None, reason: str) -> None:
+def test_unmatched_record_is_separated_with_a_reason(spark: Any, value: bytes | None, reason: str) -> None:
     good, bad = sort_out(spark, [value, json.dumps(GOOD).encode()])
     assert [row.id for row in good] == ["a"]
     assert bad == [0]
@@ -70,7 +70,7 @@ values = st.none() | st.binary(max_size=30) | (anything | objects).map(lambda v:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(values, min_size=1, max_size=40))
-def test_nothing_is_lost_between_rows_and_dead_letters(spark: Any, some: list[bytes | None]) -> None:
+def test_every_record_is_a_row_or_a_dead_letter(spark: Any, some: list[bytes | None]) -> None:
     good, bad = sort_out(spark, some)
     assert len(good) + len(bad) == len(some)
 
@@ -82,20 +82,20 @@ def test_event_time_is_marked_and_survives_a_filter(spark: Any) -> None:
         event_time_of(rows.select("id"))
 
 
-def test_record_time_is_the_event_time_where_none_is_declared(spark: Any) -> None:
+def test_record_time_is_the_default_event_time(spark: Any) -> None:
     rows = good_rows(records(spark, [b'{"id": "a"}']), Topic(name="t", schema="id string"))
     assert rows.columns == ["id", "timestamp"]
     assert event_time_of(rows) == "timestamp"
 
 
 @pytest.mark.parametrize(
-    ("topic", "says"),
+    ("topic", "message"),
     [
         (Topic(name="t", schema="id strin"), "cannot read the schema of topic 't'"),
         (Topic(name="t", schema="id string", event_time="at"), "no column 'at'"),
         (Topic(name="t", schema="at string", event_time="at"), "is string, expected timestamp"),
     ],
 )
-def test_wrong_schema_is_explained(spark: Any, topic: Topic, says: str) -> None:
-    with pytest.raises(InvalidError, match=says):
+def test_wrong_schema_is_explained(spark: Any, topic: Topic, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         parse_schema(topic)

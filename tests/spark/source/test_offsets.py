@@ -33,7 +33,7 @@ def test_offsets_by_partition_are_read_from_json() -> None:
     assert dict(options.starting.each) == {TopicPartition("a", 0): 23, TopicPartition("a", 1): EARLIEST}
 
 
-def test_timestamp_goes_before_offsets() -> None:
+def test_timestamp_takes_precedence_over_offsets() -> None:
     options = read_options(
         {**SERVERS, "subscribe": "a", "startingTimestamp": "1000", "startingOffsets": "earliest"}, streaming=True
     )
@@ -42,7 +42,7 @@ def test_timestamp_goes_before_offsets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"subscribe": "a"}, "kafka.bootstrap.servers"),
         ({**SERVERS}, "exactly one of"),
@@ -56,8 +56,8 @@ def test_timestamp_goes_before_offsets() -> None:
         ({**SERVERS, "subscribe": "a", "failOnDataLoss": "perhaps"}, "failOnDataLoss"),
     ],
 )
-def test_wrong_option_is_named(options: dict[str, str], says: str) -> None:
-    with pytest.raises(InvalidError, match=says):
+def test_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         read_options(options, streaming=True)
 
 
@@ -70,7 +70,7 @@ def test_offsets_survive_json(some: dict[TopicPartition, int]) -> None:
     st.dictionaries(partitions, st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1),
     st.integers(1, 500),
 )
-def test_limit_moves_every_waiting_partition_and_never_too_far(
+def test_limit_advances_every_partition_with_a_backlog_within_bounds(
     places: dict[TopicPartition, tuple[int, int]], max_rows: int
 ) -> None:
     start = {tp: at for tp, (at, _) in places.items()}

@@ -31,7 +31,7 @@ def create(broker: Broker, topic: str, partitions: int) -> None:
 
 
 def run_once(spark: Any, broker: Broker, folder: Path, **more: str) -> list[tuple[int, list[int]]]:
-    """One availableNow run of a query with its checkpoint in `folder`; the values of each batch."""
+    """Run a query once with its checkpoint in `folder`; return the values of each batch."""
     batches: list[tuple[int, list[int]]] = []
     stream = spark.readStream.format("headwater").options(**options(broker, **more)).load()
     query = (
@@ -86,7 +86,7 @@ def test_min_partitions_splits_a_topic(spark: Any, broker: Broker, produce: Any)
     assert values_of(frame) == list(range(1000))
 
 
-def test_stream_goes_on_where_it_stopped(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
+def test_stream_continues_where_it_stopped(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
     produce(broker.bootstrap_servers, "t", numbers(10))
     first = run_once(spark, broker, tmp_path, subscribe="t", startingOffsets="earliest")
     produce(broker.bootstrap_servers, "t", numbers(5, start=10))
@@ -109,7 +109,7 @@ def test_max_offsets_per_trigger_bounds_each_batch(
     assert sorted(v for _, values in batches for v in values) == list(range(100))
 
 
-def test_new_partitions_and_topics_are_read_from_their_beginning(
+def test_new_partitions_and_topics_are_read_from_their_first_record(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
     create(broker, "t.1", 1)
@@ -125,13 +125,13 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(
     assert sorted(found) == [3, 4, 5, 6, 7, 8]
 
 
-def test_missing_topic_is_named_with_the_way_out(spark: Any, broker: Broker) -> None:
+def test_missing_topic_is_named_with_the_command_that_creates_it(spark: Any, broker: Broker) -> None:
     frame = spark.read.format("headwater").options(**options(broker, subscribe="nowhere")).load()
     with pytest.raises(Exception, match="headwater topic create nowhere"):
         frame.count()
 
 
-def test_rows_written_are_read_again_with_keys_in_kafkas_partitions(spark: Any, broker: Broker) -> None:
+def test_written_rows_are_in_the_partitions_that_kafka_chooses_for_their_keys(spark: Any, broker: Broker) -> None:
     create(broker, "out", 3)
     rows = spark.createDataFrame([(f"k{i}", f"v{i}") for i in range(50)], "key string, value string")
     rows.write.format("headwater").mode("append").options(**options(broker, topic="out")).save()
@@ -154,7 +154,7 @@ def test_write_without_a_value_column_is_refused(spark: Any, broker: Broker) -> 
         rows.write.format("headwater").mode("append").options(**options(broker, topic="out")).save()
 
 
-def test_read_committed_leaves_out_what_was_aborted_or_is_undecided(spark: Any, broker: Broker) -> None:
+def test_read_committed_skips_aborted_and_open_transactions(spark: Any, broker: Broker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "writer"})
     producer.init_transactions(10)
     for value, commit in ((b"1", True), (b"2", False), (b"3", True)):

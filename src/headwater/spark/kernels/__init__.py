@@ -1,6 +1,7 @@
 """Run a kernel of `process` as a stateful operator of a streaming query.
 
-runner, processor           attach a kernel to a DataFrame; Spark's side of it
+attach                      attach a kernel to a DataFrame: the function that every operator calls
+runner, processor           run the kernel for each bucket; Spark's side of it
 packing, output_frames      rows to the buckets; results back to rows
 bucket_state, run_cache     a bucket's tables in Spark's state store; a cache of them on each machine
 frames                      Polars frames as bytes and as Spark types

@@ -1,7 +1,7 @@
-"""A kernel's tables in Spark's state store: one manifest for each bucket, and the runs it names in pieces.
+"""A kernel's tables in Spark's state store: one manifest for each bucket, and the pieces of the runs it lists.
 
-The manifest says which runs make up which table, so state and manifest change together with the version of Spark's
-store, and a step writes what it changed: its new runs. Runs that were merged away are removed.
+The manifest lists the runs of each table. It is a value of the state store like the runs, so both belong to the
+same version. A step writes only its new runs, and removes runs that were merged into others.
 """
 
 import json
@@ -20,12 +20,12 @@ from headwater.spark.kernels.frames import from_lean, slices, to_bytes, to_lean
 from headwater.spark.kernels.run_cache import RunCache
 
 PIECE_ROWS = 100_000
-"""Bounds a value in the store to some megabytes."""
+"""Limits a value in the store to some megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketManifest:
-    """What a bucket's state consists of: names and lengths of runs by table, and the runner's own notes."""
+    """The contents of a bucket's state: names and lengths of runs by table, and the runner's notes."""
 
     tables: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class BucketManifest:
 
 
 class BucketState:
-    """Reads and writes the state of the bucket whose turn it is; `manifest` and `pieces` are Spark's."""
+    """Reads and writes the state of the current bucket; `manifest` and `pieces` are Spark's state variables."""
 
     def __init__(self, manifest: Any, pieces: Any, shared: RunCache) -> None:
         self._manifest = manifest
@@ -50,7 +50,7 @@ class BucketState:
         self._loaded = BucketManifest()
 
     def load(self, initial: State) -> tuple[State, dict[str, Any]]:
-        """The tables as they were after the last batch, and the notes."""
+        """Return the tables as of the last batch, and the notes."""
         stored = self._manifest.get()
         if stored is None:
             self._loaded = BucketManifest()
@@ -58,8 +58,8 @@ class BucketState:
         manifest = self._loaded = BucketManifest.from_bytes(bytes(stored[0]))
         if manifest.mark != hash_mark():
             raise InvalidError(
-                f"cannot go on with this state: Polars {pl.__version__} hashes keys otherwise than the version "
-                "that wrote it; install that one, or start with a new checkpoint"
+                f"cannot continue with this state: Polars {pl.__version__} hashes keys differently from the "
+                "version that wrote it; install that version, or start with a new checkpoint"
             )
         self._names.clear()
         state: dict[str, Table] = {}
@@ -69,7 +69,7 @@ class BucketState:
         return state, dict(manifest.notes)
 
     def save(self, state: State, notes: Mapping[str, Any]) -> State:
-        """Write what is new and remove what is no longer part of it; the state as it is stored."""
+        """Write the new runs, remove those no longer used, and return the state as it is stored."""
         state = {name: table.sealed() for name, table in state.items()}
         tables = {name: [self._name(run) for run in table.runs] for name, table in state.items()}
         kept = {name for runs in tables.values() for name, _ in runs}
@@ -81,11 +81,11 @@ class BucketState:
         return state
 
     def _name(self, run: Run) -> tuple[str, int]:
-        """The name under which a run is stored; it is stored now if it has none."""
+        """Return the name and length of a stored run; store it first if it is new."""
         if id(run) in self._names:
             return self._names[id(run)][0], len(run)
         name = uuid.uuid4().hex
-        # Hashes are made again faster than they are carried to the store.
+        # Recomputing the hashes is faster than sending them to the store.
         for number, piece in enumerate(slices(run.frame.drop(HASH), PIECE_ROWS)):
             self._pieces.updateValue((name, number), (to_bytes(to_lean(piece)).to_pybytes(),))
         self._shared.keep(name, run)
@@ -97,13 +97,13 @@ class BucketState:
             pieces = [self._pieces.getValue((name, number)) for number in range(_count(length))]
             if None in pieces:
                 raise CorruptError(
-                    f"cannot go on with this state: run {name} of {length} rows is not all there; "
-                    "start with a new checkpoint, or `headwater rebuild`"
+                    f"cannot continue with this state: run {name} of {length} rows is incomplete; "
+                    "start with a new checkpoint, or use `headwater rebuild`"
                 )
             frames = [from_lean(pa.ipc.open_stream(bytes(piece[0])).read_all()) for piece in pieces]
             rows = pl.concat(frames, rechunk=True).drop(HASH, strict=False)
             run = self._shared.keep(name, Run.of(rows, table.by, table.rest))
-        # Held as well, so that no other run can get its id before `save`.
+        # The run is kept too, so that no other run can get its id before `save`.
         self._names[id(run)] = name, run
         return run
 
@@ -114,16 +114,16 @@ class BucketState:
 
 
 def _checked(name: str, table: Table, runs: Sequence[Run]) -> Table:
-    """The table with its runs, if they have its columns."""
+    """Return the table with its runs; raise InvalidError if they have other columns."""
     stored = {column: kind for column, kind in runs[0].frame.schema.items() if column not in (HASH, GONE)}
     if stored != dict(table.schema):
         raise InvalidError(
-            f"cannot go on with this state: table {name!r} was written with columns {stored}, now it has "
+            f"cannot continue with this state: table {name!r} was written with columns {stored}, now it has "
             f"{dict(table.schema)}; a changed computation needs a new checkpoint"
         )
     return table.of_runs(runs)
 
 
 def _count(length: int) -> int:
-    """How many pieces a run has; one without rows is not stored."""
+    """Return the number of pieces of a run; a run without rows has none."""
     return -(-length // PIECE_ROWS)

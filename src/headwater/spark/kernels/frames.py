@@ -1,6 +1,7 @@
-"""Polars frames as bytes, and their types as Spark's.
+"""Convert Polars frames to and from bytes, and their types to Spark's.
 
-Strings travel with plain offsets, not as views: then a slice of a frame takes no more bytes than its rows need.
+Strings are sent with plain offsets, not as views, so that a slice of a frame takes no more bytes than its rows
+need.
 """
 
 import json
@@ -17,7 +18,7 @@ _PLAIN = pl.CompatLevel.oldest()
 
 
 def to_arrow(frame: pl.DataFrame) -> pa.Table:
-    """A frame as Arrow with types that Spark takes."""
+    """Convert a frame to Arrow with types that Spark accepts."""
     return frame.to_arrow(compat_level=_PLAIN)
 
 
@@ -28,7 +29,7 @@ def from_arrow(table: pa.Table | pa.RecordBatch) -> pl.DataFrame:
 
 
 def to_bytes(table: pa.Table) -> pa.Buffer:
-    """One Arrow stream. Not compressed: Spark compresses what it shuffles and what it stores."""
+    """Write one Arrow stream, uncompressed: Spark compresses what it shuffles and stores."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)
@@ -43,15 +44,17 @@ _CONSTANTS = b"headwater.constants"
 
 
 def to_lean(frame: pl.DataFrame) -> pa.Table:
-    """A frame as Arrow without the columns of whole numbers in which all rows say the same; these are in the
-    metadata. Of a table of windows that is half of the bytes, and reading them back takes no memory."""
+    """Convert a frame to Arrow, with integer columns that have one value in all rows moved to the metadata.
+
+    For a table of windows this saves half of the bytes, and reading them back takes no memory.
+    """
     constants = {}
     for series in frame.drop(HASH, strict=False).iter_columns() if frame.height else ():
         is_plain = series.dtype.is_integer() or series.dtype == pl.Boolean
         if is_plain and series.null_count() == 0 and series.min() == series.max():
             constants[series.name] = int(series[0])
     if len(constants) == frame.width > 0:
-        constants.popitem()  # One column stays, so that it is known how many rows there are.
+        constants.popitem()  # One column is kept for the number of rows.
     kinds = {name: str(frame.schema[name]) for name in constants}
     lean = {"columns": frame.columns, "values": constants, "kinds": kinds}
     table = to_arrow(frame.drop(constants))
@@ -59,7 +62,7 @@ def to_lean(frame: pl.DataFrame) -> pa.Table:
 
 
 def from_lean(table: pa.Table) -> pl.DataFrame:
-    """The frame again."""
+    """Restore a frame from the result of `to_lean`."""
     lean = json.loads((table.schema.metadata or {}).get(_CONSTANTS, b"{}"))
     frame = from_arrow(table)
     if not lean.get("values"):
@@ -71,13 +74,13 @@ def from_lean(table: pa.Table) -> pl.DataFrame:
 
 
 def slices(frame: pl.DataFrame, rows_max: int) -> Iterator[pl.DataFrame]:
-    """A frame in pieces of bounded length; nothing for an empty one."""
+    """Cut a frame into pieces of bounded length; an empty frame has none."""
     for start in range(0, frame.height, rows_max):
         yield frame.slice(start, rows_max)
 
 
 def concat(frames: Sequence[pl.DataFrame], otherwise: pl.DataFrame) -> pl.DataFrame:
-    """All rows in one frame, with nulls in columns that only some have; `otherwise` if there are none."""
+    """Concatenate frames, with nulls in columns that only some have; return `otherwise` if there are no rows."""
     some = [frame for frame in frames if frame.height]
     if len(some) < 2:
         return some[0] if some else otherwise
@@ -86,7 +89,7 @@ def concat(frames: Sequence[pl.DataFrame], otherwise: pl.DataFrame) -> pl.DataFr
 
 
 def in_pieces(frames: Iterable[pl.DataFrame], rows_max: int) -> Iterator[pl.DataFrame]:
-    """Frames, none of them longer than `rows_max`, put together as long as that is so of the whole too."""
+    """Concatenate neighbouring frames up to `rows_max` rows; no frame may be longer than that."""
     waiting: list[pl.DataFrame] = []
     rows = 0
     for frame in frames:
@@ -100,7 +103,7 @@ def in_pieces(frames: Iterable[pl.DataFrame], rows_max: int) -> Iterator[pl.Data
 
 
 def empty_like(schema: StructType) -> pl.DataFrame:
-    """What a batch of a DataFrame looks like when it comes to Python, without rows."""
+    """Return an empty frame with the types that a DataFrame's batches have in Python."""
     return from_arrow(to_arrow_schema(schema, timezone="UTC").empty_table())
 
 

@@ -1,8 +1,7 @@
-"""What a kernel says, in the frames in which Spark takes it from Python.
+"""The output of a kernel as pandas frames, which Spark requires.
 
-A pandas frame is the form that Spark asks for. Its columns are Arrow's own here, which Spark's conversion hands on
-as they are. Where a column has a type that the conversion would take apart value by value, a frame has one row,
-with all rows packed in one binary value.
+The columns of the frames are Arrow arrays, which Spark converts without copying. If a column has a type that Spark
+would convert value by value, a frame has one row instead, with all rows packed into one binary value.
 """
 
 from collections.abc import Mapping
@@ -18,28 +17,28 @@ from headwater.spark.kernels.frames import to_arrow, to_bytes
 
 @dataclass(frozen=True, slots=True)
 class OutputShape:
-    """The columns that leave an operator; `told` names those that carry the `watermark` and the `clock`."""
+    """The columns that leave an operator; `times_in` names those for the `watermark` and the `clock`."""
 
     schema: pa.Schema
-    told_in: Mapping[str, str]
+    times_in: Mapping[str, str]
     is_packed: bool
 
     def results(self, output: pl.DataFrame, now: Now) -> pd.DataFrame:
-        """Rows that were said at a time."""
+        """Return output rows with the times at which they were emitted."""
         table = to_arrow(output)
         if self.is_packed:
             return _packed(now.watermark, now.processing_time, to_bytes(table).to_pybytes())
         times = {"watermark": now.watermark, "clock": now.processing_time}
-        for what, name in self.told_in.items():
+        for what, name in self.times_in.items():
             table = table.append_column(name, pa.repeat(pa.scalar(times[what], pa.int64()), table.num_rows))
         return _frame(table.cast(self.schema))
 
-    def told(self, watermark: int, clock: int) -> pd.DataFrame:
-        """A row that only tells the time."""
+    def times_row(self, watermark: int, clock: int) -> pd.DataFrame:
+        """Return a row of nulls that carries only the times."""
         if self.is_packed:
             return _packed(watermark, clock, None)
         times = {"watermark": watermark, "clock": clock}
-        known = {name: times[what] for what, name in self.told_in.items()}
+        known = {name: times[what] for what, name in self.times_in.items()}
         arrays = [pa.array([known.get(field.name)], field.type) for field in self.schema]
         return _frame(pa.Table.from_arrays(arrays, schema=self.schema))
 

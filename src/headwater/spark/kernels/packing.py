@@ -1,9 +1,9 @@
-"""Rows on their way to the state: cut by bucket, one binary Arrow value for each bucket, and rows again behind it.
+"""Pack rows for the shuffle: one binary Arrow value for each bucket, unpacked to rows after the operator.
 
-Spark's shuffle handles rows one by one; here it handles a few large values. A key's bucket is its hash modulo the
-number of buckets, and both are fixed with the first checkpoint. Every task sends a last row to every bucket, with
-the highest and the lowest event time it saw. So each bucket is called in every batch that has tasks and knows what
-all know.
+Spark's shuffle handles rows one by one; with packed rows it handles a few large values. A key's bucket is its hash
+modulo the number of buckets, and both are fixed with the first checkpoint. Every task sends a last row to every
+bucket, with the highest and the lowest event time that it read. So each bucket is called in every batch that has
+tasks, and all buckets know the same times.
 
 A task's rows reach a bucket in the order of `seq`, so that a batch that is run again gives the same result.
 """
@@ -22,7 +22,7 @@ from headwater.process.kernel import Kernel, Now
 from headwater.process.table import key_hash
 from headwater.spark.kernels.frames import from_arrow, in_pieces, slices, to_arrow, to_bytes
 from headwater.spark.kernels.run_cache import RunCache
-from headwater.spark.session.workers import settle
+from headwater.spark.session.workers import freeze_imports
 
 PACKED = "bucket int, source int, seq int, high long, low long, watermark long, clock long, payload binary"
 RESULT = "watermark long, clock long, payload binary"
@@ -41,13 +41,13 @@ _PACKED = pa.schema(
 )
 
 STATISTICS = -1
-"""The `seq` of the row that carries no rows."""
+"""The `seq` of a task's last row, which carries times and no payload."""
 
 NO_TIME = -(2**63)
-"""In the columns of times, where pandas would make floats of a column with nulls."""
+"""Stands for null in the columns of times: pandas would convert a column with nulls to floats."""
 
 BUCKETS, BUCKETS_MAX = 8, 64
-"""How many there are where Spark does not say how many partitions it has, and at most."""
+"""The number of buckets if Spark's number of partitions is unknown, and the maximum."""
 
 _TIMES = ("high", "low", "watermark", "clock")
 
@@ -56,9 +56,9 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """What a task needs to know to pack; the columns of times hold microseconds and need not be there.
+    """The arguments of `pack`. The columns of times are optional and hold microseconds.
 
-    A task is one source of rows; or, with a column `source`, its rows say of which source each is.
+    A task is one source of rows, unless a column `source` names the source of each row.
     """
 
     kernel: Kernel
@@ -73,15 +73,15 @@ class Packing:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """Columns that are for the runner alone; the kernel does not see them."""
+        """Columns that the runner reads and the kernel does not get."""
         return tuple(name for name in (self.watermark, self.clock, self.source) if name is not None)
 
 
 def pack(packing: Packing) -> Callable[[Batches], Batches]:
-    """Make the function for `mapInArrow`."""
+    """Make the function for `mapInArrow` that packs rows."""
 
     def cut(batches: Batches) -> Batches:
-        settle()
+        freeze_imports()
         task = TaskContext.get()
         assert task is not None
         labels = bucket_labels(buckets_of(task, packing.buckets))
@@ -91,31 +91,31 @@ def pack(packing: Packing) -> Callable[[Batches], Batches]:
         for seq, rows in enumerate(_gather(batches, packing.rows_max)):
             highs += _times(rows, packing, source)
             yield _cut(_events(rows, packing), packing, labels, source, seq, watermark)
-        for told in {number for number, _ in highs} or {source}:
-            yield _statistics([times for number, times in highs if number == told], labels, told)
+        for reporting in {number for number, _ in highs} or {source}:
+            yield _statistics([times for number, times in highs if number == reporting], labels, reporting)
 
     return cut
 
 
-def buckets_of(task: TaskContext | None, asked: int | None) -> int:
-    """How many buckets there are: as asked, or one for each partition of Spark's shuffle.
+def buckets_of(task: TaskContext | None, requested: int | None) -> int:
+    """Return the number of buckets: the requested one, or one for each partition of Spark's shuffle.
 
-    Spark tells its tasks the number of partitions, and keeps to that of the first batch whatever a later session
-    says. So a computation may go on where there are more cores than before.
+    Spark passes the number of partitions to its tasks, and keeps that of the first batch whatever a later session
+    sets. So a computation can continue on a machine with more cores.
     """
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     partitions = None if task is None else task.getLocalProperty("spark.sql.shuffle.partitions")
     return BUCKETS if partitions is None else max(1, min(int(partitions), BUCKETS_MAX))
 
 
-def unpack(schema: pa.Schema, told: Mapping[str, str]) -> Callable[[Batches], Batches]:
-    """Make the function for `mapInArrow` that gives the rows.
+def unpack(schema: pa.Schema, times_in: Mapping[str, str]) -> Callable[[Batches], Batches]:
+    """Make the function for `mapInArrow` that unpacks the rows.
 
-    `told` names columns for the `watermark` and the `clock` at which they came. A value without rows becomes a row
-    of nulls that only tells the time.
+    `times_in` names columns for the `watermark` and the `clock` at which they were emitted. A value without rows
+    becomes a row of nulls that carries only the times.
     """
-    named = {name: what for what, name in told.items()}
+    named = {name: what for what, name in times_in.items()}
 
     def open_up(batches: Batches) -> Batches:
         for batch in batches:
@@ -137,10 +137,11 @@ def unpack(schema: pa.Schema, told: Mapping[str, str]) -> Callable[[Batches], Ba
 
 @cache
 def bucket_labels(buckets: int) -> list[int]:
-    """A number for each bucket that Spark's hash spreads evenly.
+    """Return a number for each bucket, so that Spark's hash spreads the buckets evenly.
 
     Spark puts a group into partition `murmur3(label) % partitions`. The labels' hashes are all different modulo
-    the number of buckets, so that any number of partitions that divides it gets the same number of buckets each.
+    the number of buckets, so if the number of partitions divides it, each partition gets the same number of
+    buckets.
     """
     found: dict[int, int] = {}
     label = 0
@@ -151,7 +152,7 @@ def bucket_labels(buckets: int) -> list[int]:
 
 
 def murmur3(value: int) -> int:
-    """Spark's `hash(int)`, unsigned: 32 bits of Murmur3 with seed 42. It has the sign of a Java int for `pmod`."""
+    """Compute Spark's `hash(int)`: 32-bit Murmur3 with seed 42, signed like a Java int, as `pmod` expects."""
     mask = 0xFFFFFFFF
 
     def rotate(x: int, by: int) -> int:
@@ -174,13 +175,13 @@ def _batch_of(task: TaskContext) -> int:
 
 
 def _gather(batches: Batches, rows_max: int) -> Iterator[pl.DataFrame]:
-    """Spark's batches in larger pieces: combining and packing pay off with length, which is bounded."""
+    """Concatenate Spark's batches up to `rows_max` rows: combining and packing are faster on long frames."""
     pieces = (piece for batch in batches for piece in slices(from_arrow(batch), rows_max))
     return in_pieces(pieces, rows_max)
 
 
 def _times(rows: pl.DataFrame, packing: Packing, task: int) -> list[tuple[int, dict[str, int | None]]]:
-    """The highest times of each source of these rows."""
+    """Return the highest times and the lowest event time of each source of these rows."""
     named = {"high": packing.event_time, "watermark": packing.watermark, "clock": packing.clock}
     parts = {task: rows}
     if packing.source is not None:
@@ -199,7 +200,7 @@ def _int(value: Any) -> int | None:
 
 
 def _events(rows: pl.DataFrame, packing: Packing) -> pl.DataFrame:
-    """What the kernel sees: a row of nothing but nulls only says what time it is."""
+    """Return the rows for the kernel: without the hints, and without rows of nulls, which only carry times."""
     events = rows.drop(packing.hints)
     if not packing.hints:
         return events
@@ -209,11 +210,11 @@ def _events(rows: pl.DataFrame, packing: Packing) -> pl.DataFrame:
 def _cut(
     rows: pl.DataFrame, packing: Packing, labels: Sequence[int], source: int, seq: int, watermark: int | None
 ) -> pa.RecordBatch:
-    """One value for each bucket that has rows."""
+    """Pack the rows into one value for each bucket that has any."""
     if watermark is not None:
         rows = packing.kernel.combine(rows, Now(watermark=watermark))
     buckets = len(labels)
-    # Of so small numbers a stable sort goes by counting.
+    # NumPy sorts uint8 stably with a radix sort, in linear time.
     numbers = (key_hash(rows, packing.by) % np.uint64(buckets)).astype(np.uint8)
     order = np.argsort(numbers, kind="stable")
     table = to_arrow(rows[order].rechunk())

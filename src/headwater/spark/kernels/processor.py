@@ -1,7 +1,7 @@
-"""What Spark sees of a stateful operator: which state it has, at once; what becomes of rows, when there are some.
+"""Spark's side of a stateful operator: declares its state at once, and loads the kernel when rows arrive.
 
-Whenever a query is started, Spark starts a Python process for each stateful operator, only to ask for its state.
-So this imports little: with all that a kernel needs, the answer took a second of processor time.
+When a query starts, Spark starts a Python process for each stateful operator, only to read its state variables. So
+this module imports little: with all imports of a kernel, that took a second of processor time.
 """
 
 from collections.abc import Iterator
@@ -12,26 +12,26 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
-# Types, not strings: these every task would have Java parse.
+# Types, not strings: every task would have Java parse a string.
 _DATA = StructType().add("data", BinaryType())
 _PIECE = StructType().add("run", StringType()).add("number", IntegerType())
 
 
 class BucketSteps(Protocol):
-    """What is done with the rows of a bucket."""
+    """The work on the rows of a bucket."""
 
     def open(self, handle: Any, manifest: Any, pieces: Any) -> None:
-        """Take what Spark keeps for the bucket whose turn it is: timers, and the state in two parts."""
+        """Set Spark's handle for timers, and the two state variables of the current bucket."""
 
     def take_rows(self, bucket: int, frames: Iterator[Any], timers: Any) -> Iterator[Any]:
-        """Take the rows of a batch."""
+        """Process the rows of a batch."""
 
     def take_timer(self, bucket: int, timers: Any) -> Iterator[Any]:
-        """Do what was to be done at this time."""
+        """Process a timer that is due."""
 
 
 class LazyProcessor(StatefulProcessor):
-    """Called by Spark once for each bucket that has input, in every batch; and for those whose timer is due."""
+    """Called by Spark in every batch for each bucket that has input, and for each bucket whose timer is due."""
 
     def __init__(self, steps: BucketSteps) -> None:
         self._pickled = bytes(cloudpickle.dumps(steps))  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""What an operator finds around it while a query's function is called: where to leave what it tells.
+"""The context of an operator while a query's function is called: its spool, its name, its description.
 
-A view's function is the user's and passes nothing on, so this travels beside it. Outside of a pipeline (in a
-notebook, say) there is nothing around, and late rows are counted only.
+A view's function is written by the user and passes no context on, so it is kept in a context variable. Outside a
+pipeline (in a notebook, say) there is none, and late rows are only counted.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from headwater.spark.kernels.spool import Spool
 
 @dataclass(slots=True)
 class QueryContext:
-    """Counts the operators, so that each has a name that is the same whenever the function is called."""
+    """The query that operators are called for. It counts them, so that a repeated call gives the same names."""
 
     spool: Spool | None
     operators: int = 0
-    meanings: list[dict[str, Any]] = field(default_factory=list)
-    """What the operators compute, in the order in which they were called."""
+    descriptions: list[dict[str, Any]] = field(default_factory=list)
+    """Descriptions of the operators, in the order in which they were called; see `attach`."""
 
     def name_operator(self, kind: str) -> str:
         self.operators += 1
@@ -32,11 +32,11 @@ _current: ContextVar[QueryContext | None] = ContextVar("query_context", default=
 
 @contextmanager
 def query_context(spool: Spool | None) -> Iterator[QueryContext]:
-    """Call operators inside this block, and they leave what they have to tell in the spool."""
-    around = QueryContext(spool)
-    token = _current.set(around)
+    """Make operators that are called in this block write their reports to the spool."""
+    context = QueryContext(spool)
+    token = _current.set(context)
     try:
-        yield around
+        yield context
     finally:
         _current.reset(token)
 

@@ -1,12 +1,12 @@
-"""What the workers of one machine share of an operator: runs of state as mapped files, and the last watermark.
+"""A cache that the workers of one machine share: runs of an operator's state as mapped files, and its watermark.
 
-Spark gives a task to any idle worker, so what only one worker remembers is mostly in the wrong place. Files below
-Spark's own local directory, which Spark removes with itself, are in reach of all, and mapped they cost memory only
-once, which the system can take back. Nothing here is needed: a run that is missing comes from Spark's state store,
-and rows can travel without being combined.
+Spark gives a task to any idle worker, so a cache in one worker is mostly not the one that is needed. All workers
+can read files below Spark's local directory, which Spark removes when it stops. Mapped, they take memory only
+once, and the system can reclaim it. The cache is optional: a missing run is read from Spark's state store, and
+rows can be sent without being combined.
 
-A run has a name that is never used twice and never changes, so what is found under a name is right, whatever was
-killed, repeated or run twice. Files appear by being renamed, so they are found whole or not at all.
+The name of a run is never reused and its content never changes, so a run found by its name is right even after
+tasks were killed or run twice. Files are renamed into place, so they are complete or absent.
 """
 
 import os
@@ -24,26 +24,26 @@ from headwater.process.table import Run
 from headwater.spark.kernels.frames import from_lean, to_lean
 
 FILE_BYTES_MIN = 64 * 1024
-"""Below this, asking the state store is as fast as opening a file."""
+"""Below this size, reading the state store is as fast as opening a file."""
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
-"""Of runs without a file that a worker keeps."""
+"""Size of the runs without a file that a worker keeps."""
 
 CACHE_RUNS_MAX = 1024
-"""Mapped files that a worker keeps open."""
+"""Number of runs that a worker keeps, mapped files included."""
 
 _cache: OrderedDict[str, tuple[Run, int]] = OrderedDict()
-"""The runs this process knows by their names, and what they take of its memory; the last used ones last."""
+"""Runs by name with the memory they take; the most recently used ones last."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunCache:
-    """The shared things of one operator of one run of a query."""
+    """The shared files of one operator of one start of a query."""
 
     operator: str
 
     def find(self, name: str) -> Run | None:
-        """A run, if this process or this machine has it."""
+        """Return a run if this process or this machine has it."""
         if name in _cache:
             _cache.move_to_end(name)
             return _cache[name][0]
@@ -53,7 +53,7 @@ class RunCache:
         return self._map(path, name)
 
     def keep(self, name: str, run: Run) -> Run:
-        """Have a run at hand; the one returned is equal and takes less memory where it could be mapped."""
+        """Cache a run; return an equal one that takes less memory if it could be mapped."""
         size = int(run.frame.estimated_size())
         if size >= FILE_BYTES_MIN:
             with suppress(OSError):  # A full disk makes it slower, not wrong.
@@ -67,17 +67,17 @@ class RunCache:
         return run
 
     def forget(self, name: str) -> None:
-        """A run that is no longer part of the state; if a repeated task needs it, the state store has it."""
+        """Remove a run that is no longer part of the state; a repeated task finds it in the state store."""
         _cache.pop(name, None)
         (self._folder() / name).unlink(missing_ok=True)
 
     def note_watermark(self, batch: int, watermark: int) -> None:
-        """Tell the tasks of the next batch which watermark they will be judged at."""
+        """Save the watermark for the tasks of the next batch, which combine their rows at it."""
         with suppress(OSError), replacing(self._folder() / "watermark") as temporary:
             temporary.write_text(f"{batch} {watermark}")
 
     def watermark_before(self, batch: int) -> int | None:
-        """The watermark at which the rows of a batch are judged; None if this machine does not know."""
+        """Return the watermark at which a batch's rows are processed; None if this machine does not have it."""
         if batch == 0:
             return BEGINNING
         try:

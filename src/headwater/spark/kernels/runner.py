@@ -1,13 +1,13 @@
-"""Runs a kernel on Spark streaming: rows packed by bucket, state by bucket, rows again.
+"""Runs a kernel on Spark streaming: packs rows by bucket, keeps the state of each bucket, emits rows.
 
-`pack` cuts the rows by bucket, and Spark's `transformWithStateInPandas` calls us once for each bucket and batch
-and keeps the bucket's state. What the kernel says leaves as columns of Arrow in a pandas frame, which copies
-nothing; what has types that pandas would take apart leaves packed, and `unpack` gives rows again. See `packing`,
-`state`, `local` and `results`.
+`pack` cuts the rows by bucket. Spark's `transformWithStateInPandas` calls `KernelSteps` once for each bucket and
+batch and keeps the bucket's state. The output leaves as Arrow columns in a pandas frame, without copying; output
+with types that pandas would convert value by value leaves packed, and `unpack` makes rows of it. See `packing`,
+`bucket_state`, `run_cache` and `output_frames`.
 
-A batch that is run again after a crash gives the same result: its rows come in the same order, and the processing
-time is the batch's, which Spark logs before it starts. That needs Spark's processing-time mode, in which it runs
-batches without data; a kernel that does not ask for the time is run without.
+A batch that is run again after a crash gives the same result: its rows arrive in the same order, and its
+processing time is the one that Spark logged before it started the batch. That needs Spark's processing-time mode,
+in which Spark runs batches without data; a kernel that does not use the processing time is run without it.
 """
 
 import uuid
@@ -35,26 +35,30 @@ from headwater.spark.kernels.processor import LazyProcessor
 from headwater.spark.kernels.query_context import current_query
 from headwater.spark.kernels.run_cache import RunCache
 from headwater.spark.kernels.step_reports import StepReporter
-from headwater.spark.kernels.watermark_sources import all_heard, by_input
-from headwater.spark.session.workers import settle
+from headwater.spark.kernels.watermark_sources import all_started, by_input
+from headwater.spark.session.workers import freeze_imports
 
 END = 2**62
-"""The watermark behind all events, which a batch query reaches when it has read its input."""
+"""The watermark after all events, which a batch query reaches when it has read its input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Where a kernel's times come from.
+    """The origin of a kernel's times.
 
-    `event_time`, `watermark` and `clock` name columns of microseconds since 1970. The watermark is the least of
-    all source partitions' highest event times minus `delay`, or of what `estimate` makes of their times; or, with
-    a column `watermark`, what the rows say in it, or what `estimates` make of that, by the number of the input.
-    A partition without rows for `idle_after` holds nothing back.
-    Unless `by_partition`, all tasks are one source: of files, say, there are as many tasks as happen to be there,
-    and of the buckets of an operator some may be silent for ever.
-    The processing time is the batch's if `processing_time` is set; or, with a column `clock`, what the rows say. A
-    row of nulls beside these only tells the time. With a column `source` the rows say of which source they are;
-    see `inputs` for several inputs.
+    `event_time`, `watermark` and `clock` name columns of microseconds since 1970.
+
+    The watermark is the minimum over all source partitions of their highest event time minus `delay`, or of the
+    result of `estimate`. With a column `watermark` it is taken from that column, or from the result of
+    `estimates`, by the number of the input. A partition without rows for `idle_after` does not hold the watermark
+    back.
+
+    Unless `by_partition`, all tasks are one source: files, for example, have as many tasks as there happen to be,
+    and some buckets of an operator may never emit rows. With a column `source`, the rows carry the number of their
+    source; see `watermark_sources` for several `inputs`.
+
+    The processing time is that of the batch if `processing_time` is set; with a column `clock` it is taken from
+    that column. A row that has nulls in all other columns only carries these times.
     """
 
     event_time: str | None = None
@@ -72,10 +76,9 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What bounds the memory of a task.
+    """Limits on the memory of a task.
 
-    There are as many buckets as Spark has shuffle partitions unless told; Spark fixes these with the first
-    checkpoint, and so are the buckets.
+    `buckets` defaults to the number of Spark's shuffle partitions, which Spark fixes with the first checkpoint.
     """
 
     buckets: int | None = None
@@ -90,23 +93,23 @@ def run_kernel(
     by: Sequence[str],
     times: Times = Times(),  # noqa: B008 - frozen
     limits: Limits = Limits(),  # noqa: B008 - frozen
-    told: Mapping[str, str] = MappingProxyType({}),
-    tell_always: bool = False,
+    times_in: Mapping[str, str] = MappingProxyType({}),
+    report_always: bool = False,
     kind: str = "windowed",
 ) -> DataFrame:
-    """What a kernel says of rows, with the state of equal `by` in one place.
+    """Return the output of a kernel for rows, with one state for each value of `by`.
 
-    The rows of a batch query are all there at once: one step takes them in, the next ends event time.
+    A batch query has all its rows at once: one step processes them, the next advances event time to the end.
 
-    `told` names columns in which each row says at which `watermark` and `clock` it came, for a kernel behind this
-    one; with `tell_always` there is also a row of nulls from each bucket and batch that only tells these. Facts
-    and late rows name the operator by its `kind`.
+    `times_in` names output columns for the `watermark` and the `clock` at which each row was emitted, for the next
+    kernel; with `report_always` each bucket also emits a row of nulls per batch that carries only these. Facts and
+    late rows name the operator by its `kind`.
     """
     needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock, times.source))]
     missing = [name for name in needed if name not in rows.columns]
     if missing:
         raise InvalidError(
-            f"cannot run a kernel: column {', '.join(map(repr, missing))} is not there; the rows have: "
+            f"cannot run a kernel: there is no column {', '.join(map(repr, missing))}; the rows have: "
             f"{', '.join(rows.columns)}"
         )
     shared = RunCache(uuid.uuid4().hex)
@@ -125,8 +128,8 @@ def run_kernel(
     combined = kernel.combine(raw, Now())
     initial = kernel.initial()
     output = kernel.step(initial, combined, Now()).output
-    around = current_query()
-    teller = StepReporter(around.spool, around.name_operator(kind), tuple(by))
+    context = current_query()
+    reporter = StepReporter(context.spool, context.name_operator(kind), tuple(by))
     bounded = not rows.isStreaming
     work = KernelConfig(
         kernel=kernel,
@@ -137,30 +140,30 @@ def run_kernel(
         raw=raw.schema,
         nothing=combined,
         bounded=bounded,
-        tell_always=tell_always,
+        report_always=report_always,
     )
     mode = "ProcessingTime" if times.processing_time and times.clock is None and not bounded else "None"
     schema = spark_schema(output)
-    for name in told.values():
+    for name in times_in.values():
         schema = StructType([*schema.fields]).add(name, LongType())
     leaves_packed = not all(_is_plain(field.dataType) for field in schema.fields)
     arrow = to_arrow_schema(schema, timezone="UTC")
-    processor = LazyProcessor(KernelSteps(work, teller, OutputShape(arrow, dict(told), leaves_packed)))
+    processor = LazyProcessor(KernelSteps(work, reporter, OutputShape(arrow, dict(times_in), leaves_packed)))
     packed = rows.mapInArrow(pack(packing), PACKED).groupBy(F.col("bucket"))
     if not leaves_packed:
         return packed.transformWithStateInPandas(processor, schema, "append", mode)
     results = packed.transformWithStateInPandas(processor, RESULT, "append", mode)
-    return results.mapInArrow(unpack(arrow, told), schema)
+    return results.mapInArrow(unpack(arrow, times_in), schema)
 
 
 def _is_plain(kind: DataType) -> bool:
-    """Whether pandas hands a column of this type through as it is."""
+    """Return whether pandas passes a column of this type through unchanged."""
     return isinstance(kind, NumericType | StringType | BinaryType | BooleanType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelConfig:
-    """What a bucket's steps need to know; rows look like `raw`, and like `nothing` when they are combined."""
+    """The arguments of a bucket's steps; rows have the schema `raw`, and that of `nothing` once combined."""
 
     kernel: Kernel
     initial: State
@@ -170,11 +173,11 @@ class KernelConfig:
     raw: pl.Schema
     nothing: pl.DataFrame
     bounded: bool
-    tell_always: bool
+    report_always: bool
 
 
 class SourceReport(Protocol):
-    """What a source's task said with its last row: times, where it knows them."""
+    """The last row of a source's task: its times, where it has them."""
 
     source: int
     high: int
@@ -184,34 +187,34 @@ class SourceReport(Protocol):
 
 
 class KernelSteps:
-    """Runs a kernel for one bucket after another, with its state and its times."""
+    """Runs a kernel for one bucket after another, with the bucket's state and times."""
 
-    def __init__(self, work: KernelConfig, teller: StepReporter, shape: OutputShape) -> None:
+    def __init__(self, work: KernelConfig, reporter: StepReporter, shape: OutputShape) -> None:
         self._work = work
         self._shape = shape
         self._kernel = work.kernel
-        self._teller = teller
-        self._noted = False
+        self._reporter = reporter
+        self._saved_watermark = False
 
     def open(self, handle: Any, manifest: Any, pieces: Any) -> None:
-        settle()
+        freeze_imports()
         self._handle = handle
         self._bucket = BucketState(manifest, pieces, self._work.shared)
 
     def take_rows(self, bucket: int, frames: Iterator[Any], timers: Any) -> Iterator[pd.DataFrame]:
-        """Step with the rows at the old watermark, then without rows at the new one."""
+        """Run a step with the rows at the old watermark, then one without rows at the new watermark."""
         arrived: list[Any] = [row for frame in frames for row in frame.itertuples(index=False)]
         arrived.sort(key=lambda row: (row.source, row.seq))
-        told = [row for row in arrived if row.seq == STATISTICS]
+        reports = [row for row in arrived if row.seq == STATISTICS]
         state, notes = self._bucket.load(self._work.initial)
         self._check_buckets(notes)
         before = notes.get("watermark", BEGINNING)
         started = int(notes.get("clock", 0))
-        clock = self._clock(notes, told, timers)
-        after = END if self._work.bounded else advance(notes, told, self._work.times, clock)
+        clock = self._clock(notes, reports, timers)
+        after = END if self._work.bounded else advance(notes, reports, self._work.times, clock)
         notes["watermark"] = after
         wake_up = notes.get("wake_up")
-        if self._work.times.clock is not None:  # A manual clock may jump over what was to be done on the way.
+        if self._work.times.clock is not None:  # A manual clock may jump over timers.
             while wake_up is not None and started < wake_up < clock:
                 now, started = Now(watermark=before, processing_time=wake_up), wake_up
                 step = self._step(bucket, state, self._work.nothing, now)
@@ -220,7 +223,7 @@ class KernelSteps:
         now = Now(watermark=before, processing_time=clock)
         payloads = [row.payload for row in arrived if row.payload is not None]
         for number, some in enumerate(self._pieces(payloads, now)):
-            if number:  # What the piece before has changed is read faster from a run.
+            if number:  # The changes of the previous piece are read faster from a run.
                 state = {name: table.sealed() for name, table in state.items()}
             step = self._step(bucket, state, some, now)
             state, wake_up = step.state, step.wake_up
@@ -230,12 +233,12 @@ class KernelSteps:
             step = self._step(bucket, state, self._work.nothing, now)
             state, wake_up = step.state, step.wake_up
             yield from self._results(step.output, now)
-        if self._work.tell_always:
-            yield self._shape.told(after, clock)
+        if self._work.report_always:
+            yield self._shape.times_row(after, clock)
         self._finish(bucket, state, notes, wake_up)
 
     def take_timer(self, bucket: int, timers: Any) -> Iterator[pd.DataFrame]:
-        """Step without rows: the kernel had asked for it."""
+        """Run a step without rows, for which the kernel had set a timer."""
         state, notes = self._bucket.load(self._work.initial)
         clock = self._clock(notes, (), timers)
         notes["watermark"] = watermark = advance(notes, (), self._work.times, clock)
@@ -246,32 +249,32 @@ class KernelSteps:
         self._finish(bucket, step.state, notes, step.wake_up)
 
     def _check_buckets(self, notes: dict[str, Any]) -> None:
-        """Another number of buckets would look for keys in the wrong ones."""
-        asked = buckets_of(TaskContext.get(), self._work.limits.buckets)
-        buckets = notes.setdefault("buckets", asked)
-        if buckets != asked:
+        """Raise if the number of buckets has changed: keys would be looked up in the wrong buckets."""
+        requested = buckets_of(TaskContext.get(), self._work.limits.buckets)
+        buckets = notes.setdefault("buckets", requested)
+        if buckets != requested:
             raise InvalidError(
-                f"cannot go on with this state: it was written with {buckets} buckets, and {asked} are asked for; "
+                f"cannot continue with this state: it was written with {buckets} buckets, not {requested}; "
                 "keep the number, or start with a new checkpoint"
             )
 
     def _step(self, bucket: int, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         step = self._kernel.step(state, rows, now)
-        self._teller.note(bucket, step, rows.height)
+        self._reporter.add(bucket, step, rows.height)
         return step
 
-    def _clock(self, notes: dict[str, Any], told: Sequence[SourceReport], timers: Any) -> int:
-        """The processing time, which never goes back."""
+    def _clock(self, notes: dict[str, Any], reports: Sequence[SourceReport], timers: Any) -> int:
+        """Return the processing time, which never goes back."""
         clock = int(notes.get("clock", 0))
         if self._work.times.clock is not None:
-            clock = max([clock, *(int(row.clock) for row in told if row.clock != NO_TIME)])
+            clock = max([clock, *(int(row.clock) for row in reports if row.clock != NO_TIME)])
         elif self._work.times.processing_time and not self._work.bounded:
             clock = max(clock, timers.getCurrentProcessingTimeInMs() * 1000)
         notes["clock"] = clock
         return clock
 
     def _pieces(self, payloads: Sequence[bytes], now: Now) -> Iterator[pl.DataFrame]:
-        """The rows in pieces of bounded length, all combined."""
+        """Unpack the rows into pieces of bounded length, all combined."""
         return in_pieces((self._combined(from_bytes(payload), now) for payload in payloads), self._step_rows)
 
     @property
@@ -279,7 +282,7 @@ class KernelSteps:
         return max(self._work.limits.step_rows, self._work.limits.payload_rows)
 
     def _combined(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        # What came from a machine that did not know the watermark has not been combined.
+        # Rows from a machine that did not know the watermark are not combined yet.
         is_raw = rows.schema == self._work.raw and rows.schema != self._work.nothing.schema
         return self._kernel.combine(rows, now) if is_raw else rows
 
@@ -291,16 +294,16 @@ class KernelSteps:
         notes["wake_up"] = wake_up
         if self._work.times.processing_time and self._work.times.clock is None and not self._work.bounded:
             self._set_timer(notes, wake_up)
-        self._teller.tell(bucket, self._bucket.save(state, notes), notes)
-        if not self._noted:  # Once a task: all buckets come to the same watermark.
+        self._reporter.report(bucket, self._bucket.save(state, notes), notes)
+        if not self._saved_watermark:  # Once a task: all buckets have the same watermark.
             task = TaskContext.get()
             batch = task.getLocalProperty("streaming.sql.batchId") if task is not None else None
             if batch is not None:
                 self._work.shared.note_watermark(int(batch), notes["watermark"])
-            self._noted = True
+            self._saved_watermark = True
 
     def _set_timer(self, notes: dict[str, Any], wake_up: int | None) -> None:
-        """Have one timer, at the first millisecond at which the kernel wants a step."""
+        """Keep one timer, at the first millisecond at which the kernel needs a step."""
         wanted = None if wake_up is None else -(-wake_up // 1000)
         timer = notes.get("timer")
         if wanted == timer:
@@ -313,15 +316,15 @@ class KernelSteps:
 
 
 EVERY_SOURCE = "all"
-"""What tasks are called where they are no partitions."""
+"""The name of the only source if tasks are not partitions."""
 
 
-def advance(notes: dict[str, Any], told: Sequence[SourceReport], times: Times, clock: int) -> int:
-    """The watermark after a batch, from what was noted of the source partitions and what they say now."""
+def advance(notes: dict[str, Any], reports: Sequence[SourceReport], times: Times, clock: int) -> int:
+    """Return the watermark after a batch, from the saved state of the source partitions and their reports."""
     idle_after = None if times.idle_after is None else f"{times.idle_after} microseconds"
-    is_told = times.watermark is not None
-    bounded = BoundedDisorder(f"{times.delay} microseconds" if times.delay and not is_told else None)
-    estimate = bounded if is_told or times.estimate is None else times.estimate
+    has_watermark = times.watermark is not None
+    bounded = BoundedDisorder(f"{times.delay} microseconds" if times.delay and not has_watermark else None)
+    estimate = bounded if has_watermark or times.estimate is None else times.estimate
     marks = Watermarks(
         estimate=by_input(times.estimates, estimate) if times.estimates else estimate,
         idle_after=idle_after,
@@ -330,14 +333,14 @@ def advance(notes: dict[str, Any], told: Sequence[SourceReport], times: Times, c
     )
     latest: dict[str, int] = {}
     lowest: dict[str, int] = {}
-    for row in told:
+    for row in reports:
         name = str(row.source) if times.by_partition or times.source is not None else EVERY_SOURCE
-        time = int(row.watermark if is_told else row.high)
+        time = int(row.watermark if has_watermark else row.high)
         if time != NO_TIME:
             latest[name] = max(time, latest.get(name, time))
             lowest[name] = min(int(row.low), lowest.get(name, int(row.low)))
     marks = marks.observe(latest, clock, lowest)
     notes["sources"] = {name: asdict(mark) for name, mark in marks.partitions.items()}
-    if not all_heard(notes, times.inputs, times.idle_after, clock):
+    if not all_started(notes, times.inputs, times.idle_after, clock):
         return int(notes.get("watermark", BEGINNING))
     return marks.watermark

@@ -1,14 +1,14 @@
-"""What a stateful operator has to tell beside its rows: late rows and facts, by way of small files.
+"""Reports of stateful operators, passed to the driver in small files: late rows and facts.
 
-An operator's rows go through whatever the user's function does behind it, so nothing else can travel with them.
-Each bucket's step leaves a file instead, named by batch, operator and bucket; a step that is run again leaves the
-same file again. The sink takes a batch's files into the store together with the batch's rows, then removes them.
+An operator's rows go through the rest of the user's function, so nothing else can be sent along with them. Each
+bucket's step writes a file instead, named by batch, operator and bucket; a step that is run again writes the same
+file again. The sink commits the late rows of a batch to the store along with its rows, then removes its files.
 
     <folder>/<run>/<batch>/<operator>-<bucket>.late     late rows, Arrow
     <folder>/<run>/<batch>/<operator>-<bucket>.facts    facts, JSON
 
-`run` is the identity of the query's checkpoint, with which the numbers of batches start anew. On a cluster the
-folder must be one that all machines see, like the checkpoint's.
+`run` is the id of the query's checkpoint; with a new checkpoint the batch numbers start from 0. On a cluster, all
+machines must see the folder, like that of the checkpoint.
 """
 
 import json
@@ -24,7 +24,7 @@ from headwater.files import replacing
 from headwater.store.late import LateRow
 
 PANES_KEPT = 100
-"""Of each batch: enough to see what happens, and bounded whatever fires at once."""
+"""Panes of each batch to keep: a sample of bounded size, however many fire at once."""
 
 _ADDED = ("stateRows", "stateBytes", "rows", "firedPanes", "lateRows", "evicted", "ignoredRows")
 _LEDGER_COLUMNS = ("window_start", "window_end", "event_time", "late_by", "reason", "last_pane", "row")
@@ -32,7 +32,7 @@ _LEDGER_COLUMNS = ("window_start", "window_end", "event_time", "late_by", "reaso
 
 @dataclass(frozen=True, slots=True)
 class StepName:
-    """Which step of which bucket it was; a step that is run again has the same name."""
+    """The name of a bucket's step; a step that is run again has the same name."""
 
     run: str
     batch: int
@@ -42,7 +42,7 @@ class StepName:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What one bucket's step said of itself."""
+    """The facts that one bucket's step reported."""
 
     operator: str
     body: Mapping[str, Any]
@@ -50,12 +50,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """The files of one query, below `folder`; a value that travels to the workers."""
+    """The files of one query, below `folder`; a value that is sent to the workers."""
 
     folder: str
 
     def put(self, step: StepName, late: pl.DataFrame | None, facts: Mapping[str, Any]) -> None:
-        """Leave what a step has to tell, in the place of what the same step may have left before."""
+        """Write the report of a step, replacing what an earlier attempt at the same step wrote."""
         folder = self._folder(step.run, step.batch)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{step.operator}-{step.bucket}"
@@ -66,17 +66,17 @@ class Spool:
             part.write_text(json.dumps(facts, default=str))
 
     def late(self, run: str, batch: int) -> list[LateRow]:
-        """The late rows of a batch, in an order that is the same each time."""
+        """Return the late rows of a batch, in the same order each time."""
         files = sorted(self._folder(run, batch).glob("*.late"))
         return [row for file in files for row in _late_rows(file)]
 
     def facts(self, run: str, batch: int) -> list[Facts]:
-        """What the buckets said of a batch."""
+        """Return the facts that the buckets reported for a batch."""
         files = sorted(self._folder(run, batch).glob("*.facts"))
         return [Facts(_operator(file), json.loads(file.read_text())) for file in files]
 
     def clear(self, run: str, *, through: int) -> None:
-        """Remove the files of a run's batches up to one, which are in the store, and those of other runs."""
+        """Remove the files of a run's batches up to `through`, which are in the store, and those of other runs."""
         for folder in Path(self.folder).glob("*/*"):
             if folder.parent.name != run or int(folder.name) <= through:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -86,16 +86,16 @@ class Spool:
 
 
 def summarize_operators(facts: Sequence[Facts]) -> dict[str, dict[str, Any]]:
-    """What the buckets of each operator said, as one: numbers added up, panes put together, the rest from any.
+    """Merge the facts of each operator's buckets: add up the counts, concatenate the panes.
 
-    All buckets of an operator come to the same watermark, so any of them can speak for it.
+    Everything else is taken from one bucket: all buckets of an operator have the same watermark.
     """
     operators: dict[str, dict[str, Any]] = {}
     for fact in facts:
-        told = operators.setdefault(fact.operator, {**fact.body, **dict.fromkeys(_ADDED, 0), "panes": []})
+        summary = operators.setdefault(fact.operator, {**fact.body, **dict.fromkeys(_ADDED, 0), "panes": []})
         for name in _ADDED:
-            told[name] += fact.body.get(name, 0)
-        told["panes"] = [*told["panes"], *fact.body.get("panes", ())][-PANES_KEPT:]
+            summary[name] += fact.body.get(name, 0)
+        summary["panes"] = [*summary["panes"], *fact.body.get("panes", ())][-PANES_KEPT:]
     return operators
 
 
@@ -118,7 +118,7 @@ def _late_rows(file: Path) -> list[LateRow]:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON has it; times and decimals become text."""
+    """Convert values to JSON's types; times and decimals become text."""
     plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=_text))
     return plain
 

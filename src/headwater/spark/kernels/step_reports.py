@@ -1,4 +1,4 @@
-"""What a bucket's steps have to tell in one batch beside their rows: late rows and facts, left in the spool."""
+"""Reports of a bucket's steps in one batch, next to their output: late rows and facts, written to the spool."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,14 +9,14 @@ from pyspark import TaskContext
 from headwater.process.kernel import KernelStep, State
 from headwater.spark.kernels.spool import Spool, StepName
 
-PANES_TOLD = 20
-"""Of each step: to see what happens, not to have it all."""
+PANES_REPORTED = 20
+"""Panes of each step to report: a sample, not all."""
 
 _PANE = ("window_start", "window_end", "timing", "pane", "is_final", "trigger")
 
 
 @dataclass(slots=True)
-class _Told:
+class _BucketReport:
     late: list[pl.DataFrame] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     panes: list[dict[str, Any]] = field(default_factory=list)
@@ -25,46 +25,46 @@ class _Told:
 
 @dataclass(slots=True)
 class StepReporter:
-    """Collects what the steps of one task say; a bucket may have several, with rows and by its timer."""
+    """Collects the reports of one task's steps; a bucket may have several steps, for rows and for its timer."""
 
     spool: Spool | None
     operator: str
     by: tuple[str, ...]
-    _told: dict[int, _Told] = field(default_factory=dict)
+    _reports: dict[int, _BucketReport] = field(default_factory=dict)
 
-    def note(self, bucket: int, step: KernelStep, rows: int) -> None:
-        """Remember what a step said."""
+    def add(self, bucket: int, step: KernelStep, rows: int) -> None:
+        """Add a step to the report of its bucket."""
         if self.spool is None:
             return
-        told = self._told.setdefault(bucket, _Told())
-        told.rows += rows
+        report = self._reports.setdefault(bucket, _BucketReport())
+        report.rows += rows
         if step.late is not None and step.late.height:
-            told.late.append(step.late)
+            report.late.append(step.late)
         for name, number in step.counters.items():
-            told.counters[name] = told.counters.get(name, 0) + number
+            report.counters[name] = report.counters.get(name, 0) + number
         if step.output.height and "pane" in step.output.columns:
-            shown = step.output.tail(PANES_TOLD).select(*self.by, *_PANE, "_change")
-            told.panes = [*told.panes, *shown.to_dicts()][-PANES_TOLD:]
+            shown = step.output.tail(PANES_REPORTED).select(*self.by, *_PANE, "_change")
+            report.panes = [*report.panes, *shown.to_dicts()][-PANES_REPORTED:]
 
-    def tell(self, bucket: int, state: State, notes: dict[str, Any]) -> None:
-        """Leave all that was noted of a bucket; again, and more, after another step of it."""
+    def report(self, bucket: int, state: State, notes: dict[str, Any]) -> None:
+        """Write the report of a bucket; after another step of the bucket, the longer report replaces it."""
         task = TaskContext.get()
         if self.spool is None or task is None or (run := task.getLocalProperty("sql.streaming.queryId")) is None:
             return
-        told = self._told.setdefault(bucket, _Told())
+        report = self._reports.setdefault(bucket, _BucketReport())
         runs = [run for table in state.values() for run in table.runs]
         facts = {
             "watermark": notes["watermark"],
             "sources": notes.get("sources", {}),
-            "rows": told.rows,
+            "rows": report.rows,
             "stateRows": sum(map(len, runs)),
             "stateBytes": sum(int(run.frame.estimated_size()) for run in runs),
-            "firedPanes": told.counters.get("panes", 0),
-            "lateRows": told.counters.get("late", 0),
-            "evicted": told.counters.get("evicted", 0),
-            "ignoredRows": told.counters.get("ignored", 0),
-            "panes": told.panes,
+            "firedPanes": report.counters.get("panes", 0),
+            "lateRows": report.counters.get("late", 0),
+            "evicted": report.counters.get("evicted", 0),
+            "ignoredRows": report.counters.get("ignored", 0),
+            "panes": report.panes,
         }
         batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
-        late = pl.concat(told.late) if told.late else None
+        late = pl.concat(report.late) if report.late else None
         self.spool.put(StepName(run, batch, self.operator, bucket), late, facts)

@@ -1,11 +1,11 @@
-"""Several inputs of one operator: each has its own sources, and the watermark is the least of all of them.
+"""Watermark of an operator with several inputs: the minimum over the sources (partitions) of all inputs.
 
-Rows of several inputs come as one DataFrame, a union. Which task reads which partition then depends on what
-else has rows in a batch, so a row itself says of which source it is: `source_number`. An input without a single
-row yet holds the watermark back, unlike an empty partition of an input that has others: nothing is known of it.
-Where partitions become idle after a time, so does such an input.
+Rows of several inputs arrive as one DataFrame, a union. Which task reads which partition then depends on what else
+has rows in a batch, so each row carries the number of its source: `source_number`. An input that has not had a row
+yet holds the watermark back, unlike an empty partition of an input that has others, because its event times are
+unknown. Where partitions become idle after a time, so does such an input.
 
-The rows of a union say it in a column beside their watermark, as long as it is not known how far each is.
+The rows of a union carry this number in a column next to `_watermark`, for the next operator.
 """
 
 from collections.abc import Mapping
@@ -15,47 +15,51 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.watermarks import Estimate, ObservedBatch
 
 WATERMARK = "_watermark"
-"""The column in which an operator's rows tell the watermark at which they came, for an operator behind it."""
+"""Column of the watermark at which an operator emitted a row, for the next operator."""
 
 SOURCES_MAX = 1 << 20
-"""Partitions that an input can have; far more than a topic has."""
+"""Maximum number of partitions of an input; far more than a topic has."""
 
 SOURCE = "_watermark_source"
-"""The column in which rows of several inputs say of which source they are."""
+"""Column of the source's number, in rows of several inputs."""
+
+METADATA_COLUMNS = (CHANGE, WATERMARK, SOURCE)
+"""Columns that describe a row and are not part of it."""
 
 INPUTS_KEY = "headwater.inputs"
-"""On the event time's column: of how many inputs these rows are."""
+"""Metadata of the event time's column: the number of inputs that the rows come from."""
 
 _SINCE = "since"
 
 
 def source_number(number: int, *, one: bool) -> Column:
-    """Which source a row of input `number` is of: its partition, or the input as `one`.
+    """Return the source number of the rows of input `number`: one for each partition, or `one` for all.
 
-    Must be asked for before the union: there the number of a partition is the input's own.
+    Must be called before the union, where the number of a partition is still the input's own.
     """
     first = F.lit(number * SOURCES_MAX)
     return first if one else first + F.spark_partition_id()
 
 
 def inputs_of(rows: DataFrame, event_time: str | None) -> int:
-    """How many inputs these rows come from; what says of which must still be there."""
+    """Return how many inputs these rows come from; raise InvalidError if their source column is missing."""
     inputs = 1 if event_time is None else int(rows.schema[event_time].metadata.get(INPUTS_KEY, 1))
     lost = [name for name in (WATERMARK, SOURCE) if name not in rows.columns]
     if inputs > 1 and lost:
         raise InvalidError(
-            f"these rows of hw.union have lost the column {', '.join(lost)}, by which the watermarks of its "
-            f"inputs are told: keep it in `select`, beside {event_time!r}"
+            f"these rows of hw.union have lost the column {', '.join(lost)}, which carries the watermarks of its "
+            f"inputs: keep it in `select`, along with {event_time!r}"
         )
     return inputs
 
 
 def by_input(estimates: Mapping[int, Estimate], otherwise: Estimate) -> Estimate:
-    """Estimate each partition's watermark as its input does."""
+    """Make an estimate that uses, for each partition, the estimate of its input."""
 
     def estimate(batch: ObservedBatch) -> int:
         number, partition = divmod(int(batch.partition), SOURCES_MAX)
@@ -64,10 +68,10 @@ def by_input(estimates: Mapping[int, Estimate], otherwise: Estimate) -> Estimate
     return estimate
 
 
-def all_heard(notes: dict[str, Any], inputs: int, idle_after: int | None, clock: int) -> bool:
-    """Whether each input has said something, or has been silent for long enough."""
+def all_started(notes: dict[str, Any], inputs: int, idle_after: int | None, clock: int) -> bool:
+    """Return whether each input has had rows, or has been idle for long enough."""
     if inputs <= 1:
         return True
-    heard = {int(name) // SOURCES_MAX for name in notes.get("sources", {})}
+    started = {int(name) // SOURCES_MAX for name in notes.get("sources", {})}
     since = int(notes.setdefault(_SINCE, clock))
-    return len(heard) >= inputs or (idle_after is not None and clock - since >= idle_after)
+    return len(started) >= inputs or (idle_after is not None and clock - since >= idle_after)

@@ -1,8 +1,13 @@
 """Operators for `df.transform(...)`.
 
-windowed    windows with triggers and panes; correction of device clocks
-tables      `hw.table`, and how an operator over changes is attached
-joins       `hw.join`
-groups      `hw.aggregate`, `hw.top`, `hw.deduplicate`, `hw.rolling`, `hw.union`
-side_input  a file or function as the right side of a join
+windowed       windows with triggers and panes
+device_clocks  `hw.correct_clocks`
+tables         `hw.table`
+joins          `hw.join`
+groups         `hw.aggregate`, `hw.top`, `hw.deduplicate`, `hw.rolling`, `hw.union`
+side_input     a file or function as the right side of a join
+timing         read the event time and the watermark of a DataFrame
+
+A new operator is a kernel in `headwater.process` and a function here that calls `attach` of
+`headwater.spark.kernels.attach`, which lists the steps.
 """

@@ -1,6 +1,6 @@
-"""Operators over the groups of a DataFrame whose rows may be taken back; what comes out are changes.
+"""Operators over groups of a DataFrame whose rows may be retracted; their output is changes.
 
-Each is a function of a DataFrame, and so can be given to `df.transform(...)`.
+Each is a function of a DataFrame, and so can be passed to `df.transform(...)`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,55 +13,66 @@ from pyspark.sql import functions as F  # noqa: N812
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
+from headwater.process.kernel import Kernel
 from headwater.process.tables.aggregate import AggregateKernel
 from headwater.process.tables.ranking import RankingKernel, RankLateness, RankOrder
-from headwater.spark.kernels.watermark_sources import INPUTS_KEY, SOURCE, WATERMARK
-from headwater.spark.operators.tables import Timing, kernel_schema, only, run_over, timing_of
+from headwater.spark.kernels.attach import OutputTiming, attach, describe
+from headwater.spark.kernels.watermark_sources import INPUTS_KEY, METADATA_COLUMNS, SOURCE, WATERMARK
+from headwater.spark.operators.timing import (
+    Timing,
+    common_idle,
+    kernel_schema,
+    mark_times,
+    select_used,
+    timing_of,
+    with_marks,
+)
 from headwater.spark.source.decoding import EVENT_TIME_KEY, IDLE_KEY
 
 Names = str | Sequence[str]
 
 
 def aggregate(rows: DataFrame, *, what: Mapping[str, Any], by: Names = ()) -> DataFrame:
-    """Compute aggregates of each group, over all rows that are there: without windows, and without end.
+    """Compute aggregates of each group over all its rows, without windows.
 
-    Counts and sums go down when rows are taken back, minima and maxima recover, and a group without rows is gone.
+    When rows are retracted, counts and sums decrease, minima and maxima are corrected, and a group without rows is
+    removed.
     """
     names = _names(by)
-    rows = only(rows, [*names, *(one.column for one in what.values())])
+    rows = select_used(rows, [*names, *(one.column for one in what.values())])
     kernel = AggregateKernel.of(what, names, kernel_schema(rows), timing_of(rows).event_time)
-    return run_over(rows, kernel, by=names, kind="aggregate", meaning={"what": what})
+    return _attach(rows, kernel, "aggregate", names, {"what": what})
 
 
 def top(rows: DataFrame, n: int, *, order: Names, by: Names = (), rank: str | None = None) -> DataFrame:
-    """The first n rows of each group, by columns such as `"price desc"`; `rank` names a column for the place.
+    """Keep the first n rows of each group, by columns such as `"price desc"`; `rank` names a column for the rank.
 
-    A row that is pushed out is taken back, and comes again when one before it goes. Of equal rows the one that
-    came first is first.
+    A row that drops out of the first n is retracted, and is inserted again when a row before it goes away. Of
+    equal rows, the one that arrived first is first.
     """
     names = _names(by)
     kernel = RankingKernel.top(n, names, RankOrder.read(order), kernel_schema(rows), rank)
-    meaning = {"n": n, "order": _names(order), "rank": rank}
-    return run_over(rows, kernel, by=names, kind="top", meaning=meaning)
+    parts = {"n": n, "order": _names(order), "rank": rank}
+    return _attach(rows, kernel, "top", names, parts)
 
 
 def deduplicate(
     rows: DataFrame, *, key: Names = (), keep: Literal["first", "last"] = "first", order: Names = ()
 ) -> DataFrame:
-    """One row of each key, the first or the last one; without `key`, each row once.
+    """Keep one row of each key, the first or the last one; without `key`, keep each distinct row once.
 
-    They are ordered by the columns of `order`, or by event time, or, where there is none, by arrival. If an
-    earlier row comes later, it takes the place of the one that came out.
+    Rows are ordered by the columns of `order`, by default by event time, or by arrival if there is none. An
+    earlier row that arrives later replaces the one that was emitted.
     """
     if keep not in ("first", "last"):
-        raise InvalidError(f"deduplicate: `keep` is 'first' or 'last', not {keep!r}")
+        raise InvalidError(f"deduplicate: `keep` must be 'first' or 'last', not {keep!r}")
     time = timing_of(rows).event_time
-    names = _names(key) or [name for name in rows.columns if name not in (CHANGE, WATERMARK, SOURCE)]
+    names = _names(key) or [name for name in rows.columns if name not in METADATA_COLUMNS]
     by_time = [time] if time is not None and key else []
     chosen = RankOrder.read(_names(order) or by_time)
     kernel = RankingKernel.top(1, names, chosen if keep == "first" else chosen.reversed, kernel_schema(rows))
-    meaning = {"keep": keep, "order": list(chosen.columns)}
-    return run_over(rows, kernel, by=names, kind="deduplicate", meaning=meaning)
+    parts = {"keep": keep, "order": list(chosen.columns)}
+    return _attach(rows, kernel, "deduplicate", names, parts)
 
 
 def rolling(
@@ -73,42 +84,42 @@ def rolling(
     order: Names = (),
     lateness: str | None = None,
 ) -> DataFrame:
-    """Each row with aggregates of it and those before it in its group, `last` in all.
+    """Add to each row the aggregates of the `last` rows of its group up to and including it.
 
-    They are ordered by the columns of `order`, or by event time. A row that comes between others, or is taken
-    back, changes what was said of those behind it, so all are remembered. With `lateness`, and ordered by event
-    time first, only those are that are not further behind the watermark, and as many before them as a window
-    needs; what comes later is in the late ledger.
+    Rows are ordered by the columns of `order`, by default by event time. A row that arrives between others, or is
+    retracted, changes the results of those after it, so all rows are kept. With `lateness`, rows must be ordered
+    by event time first; then only the rows within `lateness` of the watermark are kept, and as many before them as
+    their aggregates need. Rows that arrive later go to the late ledger.
     """
     time = timing_of(rows).event_time
     names, ordered = _names(by), _names(order) or ([] if time is None else [time])
     if not ordered:
-        raise InvalidError("rolling: the rows have no event time; say by which columns they are ordered: `order=`")
+        raise InvalidError("rolling: the rows have no event time; name the columns to order them by: `order=`")
     chosen, late = RankOrder.read(ordered), None
     if lateness is not None:
         if time is None or chosen.columns[0] != time or chosen.descending[0]:
             raise InvalidError(
-                f"rolling: with `lateness` rows are ordered by their event time first, not by {ordered[0]!r}: "
-                "only then it is known which of them can still get others before them; leave out one of the two"
+                f"rolling: with `lateness` rows must be ordered by their event time first, not by {ordered[0]!r}: "
+                "otherwise a late row could come before any row; leave out `lateness` or `order`"
             )
         late = RankLateness(time, micros(lateness))
     kernel = RankingKernel.rolling(last, what, names, chosen, kernel_schema(rows), late)
-    meaning = {"last": last, "what": what, "order": ordered, "lateness": lateness}
+    parts = {"last": last, "what": what, "order": ordered, "lateness": lateness}
     hold = 0 if late is None else late.duration
-    return run_over(rows, kernel, by=names, kind="rolling", meaning=meaning, hold=hold)
+    return _attach(rows, kernel, "rolling", names, parts, hold=hold)
 
 
 def union(first: DataFrame, *others: DataFrame) -> DataFrame:
-    """The rows of several DataFrames with the same columns, changes or not, as changes of one.
+    """Combine the rows of several DataFrames with the same columns into changes of one; inputs may be changes.
 
-    A row that several have is there several times; `hw.deduplicate` makes one of it. Where all have their event
-    time in the same column, so has the result, and the watermark is the least of theirs; else it has none.
+    A row that several of them have is there several times; `hw.deduplicate` keeps one. If all have their event
+    time in the same column, so has the result, and its watermark is the minimum of theirs; otherwise it has none.
     """
     sides = (first, *others)
     timings = [timing_of(rows) for rows in sides]
     if any(timing.estimate is not None for timing in timings):
         raise InvalidError(
-            "union: a topic with a `watermark` function of its own cannot be united with others; declare it with "
+            "union: a topic with its own `watermark` function cannot be combined with others; declare it with "
             "`delay` instead"
         )
     times = {timing.event_time for timing in timings}
@@ -121,20 +132,35 @@ def union(first: DataFrame, *others: DataFrame) -> DataFrame:
     for part in parts[1:]:
         if different := columns ^ set(part.columns):
             raise InvalidError(
-                f"union: not all sides have a column {', '.join(sorted(different))}; select the same of each"
+                f"union: not all inputs have a column {', '.join(sorted(different))}; select the same ones of each"
             )
     both = reduce(lambda one, other: one.unionByName(other), parts)
     if time is None:
         return both
     marks: dict[str, bool | int] = {EVENT_TIME_KEY: True, INPUTS_KEY: inputs}
-    idles = [timing.idle_after for timing in timings]
-    if None not in idles:  # Where one must be waited for, it must be waited for.
-        marks[IDLE_KEY] = max(idle for idle in idles if idle is not None)
+    if (idle_after := common_idle(timings)) is not None:
+        marks[IDLE_KEY] = idle_after
     return both.withMetadata(time, marks)
 
 
+def _attach(
+    rows: DataFrame, kernel: Kernel, kind: str, by: Sequence[str], parts: Mapping[str, Any], *, hold: int = 0
+) -> DataFrame:
+    """Attach a kernel whose output keeps the event time of its rows, if they have one."""
+    timing = timing_of(rows)
+    return attach(
+        with_marks(rows, timing),
+        kernel,
+        describe(kind, kernel, {"by": list(by), **parts}),
+        by=by,
+        kind=kind,
+        times=mark_times(timing),
+        output=OutputTiming(event_time=timing.event_time, has_watermark=timing.mark is not None, hold=hold),
+    )
+
+
 def _as_changes(rows: DataFrame, timing: Timing, first: int | None) -> DataFrame:
-    """Rows with `_change`; and with what they say of the watermark, unless they are the `first` of no input."""
+    """Add `_change`, and `_watermark` with the source's number unless `first` is None."""
     change = F.col(CHANGE).cast("tinyint") if CHANGE in rows.columns else F.lit(1).cast("tinyint")
     unmarked = rows if timing.event_time is None else rows.withMetadata(timing.event_time, {})
     changes = unmarked.withColumn(CHANGE, change)

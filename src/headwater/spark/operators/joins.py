@@ -1,7 +1,7 @@
-"""`hw.join`: two DataFrames become one, whatever changes on either side.
+"""`hw.join`: joins two DataFrames, and corrects the result when either side changes.
 
-Both sides travel as one DataFrame (see `headwater.process.tables.sides`), in which a column names the source of
-each row (see `headwater.spark.kernels.watermark_sources`).
+Both sides are sent to the kernel as one DataFrame (see `headwater.process.tables.sides`), in which a column names
+the source of each row (see `headwater.spark.kernels.watermark_sources`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,10 @@ from headwater.process.tables.interval_join import IntervalKernel, read_within
 from headwater.process.tables.sides import LEFT, RIGHT, SIDE, SIDES, TIME, How, Sides, key_type, pairs_of, read_how
 from headwater.process.tables.table_join import JoinKernel
 from headwater.process.windows.windows import Time
-from headwater.spark.kernels.runner import Times, run_kernel
-from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
+from headwater.spark.kernels.attach import OutputTiming, attach, describe
+from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS, SOURCE
 from headwater.spark.operators.side_input import SideInput
-from headwater.spark.operators.tables import (
-    MARK,
-    Timing,
-    held,
-    kernel_schema,
-    note_meaning,
-    only,
-    timing_of,
-    with_event_time,
-)
+from headwater.spark.operators.timing import MARK, Timing, kernel_schema, mark_times, select_used, timing_of
 from headwater.spark.source.decoding import event_time_of
 
 On = str | Sequence[str] | Mapping[str, str]
@@ -47,23 +38,23 @@ def join(
     lateness: str | None = None,
     deleted: str | None = None,
 ) -> DataFrame:
-    """Join two DataFrames that both change, on equal keys; the result are changes.
+    """Join two DataFrames that both change, on equal keys; the result is changes.
 
     `on` names columns of both sides, or maps those of the left one to those of the right one. `how` is inner,
-    left, right, full, semi or anti. Rows without `_change` are all put.
+    left, right, full, semi or anti. Rows without `_change` are inserts.
 
-    - Without more, both sides are tables, and all that they have is remembered. - `within` joins two streams:
-    the right row's event time is from the left one's to `"1 hour"` after it, or between two bounds around it,
-    such as `("-5 minutes", "1 hour")`. A row that met nobody comes out when the watermark, the least of both
-    sides', has passed the bounds; then it is forgotten. - `as_of=hw.EVENT_TIME` joins a stream with the history
-    of a table: with the row that its key had at the event's time. `deleted` is a condition in SQL for history
-    that says that there is none from then on. - `as_of=hw.PROCESSING_TIME` joins a stream with what the table
-    has when a row comes.
+    - By default both sides are tables, and all their rows are kept.
+    - `within` joins two streams: the right row's event time is between the left row's and `"1 hour"` after it, or
+      between two bounds around it, such as `("-5 minutes", "1 hour")`. An unmatched row is emitted, and rows are
+      discarded, when the watermark (the minimum of both sides) has passed the bounds.
+    - `as_of=hw.EVENT_TIME` joins a stream with the history of a table: with the row that its key had at the
+      event's time. `deleted` is a condition in SQL for rows of the history from which on the key has no row.
+    - `as_of=hw.PROCESSING_TIME` joins a stream with the rows that the table has when a row arrives.
 
-    The right side can be a bounded table from outside, `hw.SideInput`, which is loaded anew when it changes.
+    The right side can be a bounded table outside the log, `hw.SideInput`, which is loaded again when it changes.
 
-    `lateness` is how far behind the watermark rows may be, with `within` and `as_of`: so long they are
-    remembered, and what came out is corrected. What comes later still is in the late ledger.
+    With `within` and `as_of`, `lateness` is how far rows may lag the watermark: for that long rows are kept and
+    results are corrected. Rows that arrive later go to the late ledger.
     """
     kind = read_how(how)
     right = right.read(left) if isinstance(right, SideInput) else right
@@ -72,36 +63,38 @@ def join(
             "join: `within` joins two streams and `as_of` a stream with a table; leave out one of them"
         )
     if within is None and as_of is not Time.EVENT and lateness is not None:
-        raise InvalidError("join: `lateness` says nothing without `within` or `as_of=hw.EVENT_TIME`: leave it out")
+        raise InvalidError(
+            "join: `lateness` has no effect without `within` or `as_of=hw.EVENT_TIME`; leave it out"
+        )
     if as_of is not Time.EVENT and deleted is not None:
         raise InvalidError("join: `deleted` is for `as_of=hw.EVENT_TIME`; for other joins see hw.table")
     if kind in (How.SEMI, How.ANTI) and deleted is None:
-        # Of the right side nothing else comes out, so rows that differ only in the rest are one.
-        right = only(right, [name for _, name in pairs_of(on)])
+        # The output has no other columns of the right side, so rows that differ only in those count as one.
+        right = select_used(right, [name for _, name in pairs_of(on)])
     schemas = kernel_schema(left), kernel_schema(right)
     late = micros(lateness) if lateness else 0
-    meaning: dict[str, Any] = {"how": kind, "within": within, "as of": as_of, "lateness": lateness}
+    parts: dict[str, Any] = {"how": kind, "within": within, "as of": as_of, "lateness": lateness}
     timings = timing_of(left), timing_of(right)
     if within is not None:
         _check_times(left, right)
         bounds = read_within(within)
         interval = IntervalKernel.of(on, kind, *schemas, bounds=bounds, lateness=late)
-        return _run(left, right, interval, interval.sides, timings=timings, meaning=meaning, hold=interval.hold)
+        return _run(left, right, interval, interval.sides, timings=timings, parts=parts, hold=interval.hold)
     if as_of is Time.EVENT:
         _check_times(left, right)
         history = AsOfKernel.of(on, kind, *schemas, lateness=late)
         gone = F.lit(False) if deleted is None else F.expr(deleted)
-        # A table is often silent, and must not hold the stream back.
-        timings = timings[0], Timing(event_time=timings[1].event_time)
+        # A table often has no changes for long, and must not hold the stream back.
+        timings = timings[0], Timing(event_time=timings[1].event_time, ignored=True)
         return _run(
-            left, right, history, history.sides, timings=timings, meaning=meaning, hold=history.hold, gone=gone
+            left, right, history, history.sides, timings=timings, parts=parts, hold=history.hold, gone=gone
         )
     if as_of is Time.PROCESSING:
         now = NowKernel.of(on, kind, *schemas)
         timings = timings[0], Timing()
-        return _run(left, right, now, now.sides, timings=timings, meaning=meaning)
+        return _run(left, right, now, now.sides, timings=timings, parts=parts)
     tables = JoinKernel.of(on, kind, *schemas)
-    return _run(left, right, tables, tables.sides, timings=timings, meaning=meaning)
+    return _run(left, right, tables, tables.sides, timings=timings, parts=parts)
 
 
 def _check_times(left: DataFrame, right: DataFrame) -> None:
@@ -119,7 +112,7 @@ def _run(
     sides: Sides,
     *,
     timings: tuple[Timing, Timing],
-    meaning: dict[str, Any],
+    parts: dict[str, Any],
     hold: int = 0,
     gone: Column | None = None,
 ) -> DataFrame:
@@ -127,34 +120,19 @@ def _run(
         raise InvalidError(
             "join: one side is a stream and the other is not; read both as streams or both as batches"
         )
-    note_meaning(kernel, "join", {"on": dict(sides.pairs), **meaning})
     first = _side(left, right, sides, timings[0], None if gone is None else F.lit(None))
     rows = first.unionAll(_side(right, left, sides, timings[1], gone, of=RIGHT, first=timings[0].inputs))
-    marked = [timing for timing in timings if timing.mark is not None]
-    times = Times()
-    if marked:
-        idles = [timing.idle_after for timing in marked]
-        # Where one side must be waited for, it must be waited for.
-        idle = None if None in idles else max(idle for idle in idles if idle is not None)
-        times = Times(
-            watermark=MARK,
-            source=SOURCE,
-            inputs=sum(timing.inputs for timing in marked),
-            estimates={
-                number: timing.estimate
-                for number, timing in zip((0, timings[0].inputs), timings, strict=True)
-                if timing.estimate is not None
-            },
-            idle_after=idle,
-            processing_time=idle is not None,
-        )
-    else:
-        rows = rows.drop(MARK, SOURCE)
-    told = {"watermark": WATERMARK} if marked else {}
-    result = run_kernel(rows, kernel, by=sides.keys, times=times, told=told, kind="join")
-    result = held(result, hold)
-    name = timings[1].event_time if sides.how is How.RIGHT else timings[0].event_time
-    return with_event_time(result, name)
+    kept = timings[1] if sides.how is How.RIGHT else timings[0]
+    has_watermark = any(timing.mark is not None for timing in timings)
+    return attach(
+        rows if has_watermark else rows.drop(MARK, SOURCE),
+        kernel,
+        describe("join", kernel, {"on": dict(sides.pairs), **parts}),
+        by=sides.keys,
+        kind="join",
+        times=mark_times(*timings),
+        output=OutputTiming(event_time=kept.event_time, has_watermark=has_watermark, hold=hold),
+    )
 
 
 def _side(
@@ -167,7 +145,7 @@ def _side(
     of: str = LEFT,
     first: int = 0,
 ) -> DataFrame:
-    """The rows of one side as both travel; `first` is the number of its first input."""
+    """Return the rows of one side in the columns that both share; `first` is the number of its first input."""
     number = SIDES.index(of)
     kind = other.select(F.struct(*_columns(other)).alias("row")).schema["row"].dataType
     structs = [F.struct(*_columns(rows)), F.lit(None).cast(kind)]
@@ -190,7 +168,7 @@ def _side(
 
 
 def _columns(rows: DataFrame) -> list[Column]:
-    return [F.col(f"`{name}`") for name in rows.columns if name not in (CHANGE, WATERMARK, SOURCE)]
+    return [F.col(f"`{name}`") for name in rows.columns if name not in METADATA_COLUMNS]
 
 
 def _keys(sides: Sides, number: int) -> list[Column]:

@@ -1,8 +1,8 @@
-"""A side input: a bounded table outside of the log, a file or what a function gives, loaded anew when it changes.
+"""A side input: a bounded table outside the log, from a file or a function, loaded again when it changes.
 
-For Spark it is a source whose offset is a *version*, named by its content. The rows of a batch are what has to be
-put and taken back to come from one version to the next, so whatever is joined with it is corrected. Each version
-is kept as a file: a batch that is run again after a crash gives the same rows, whatever the side input is by then.
+For Spark it is a source whose offset is a *version*, named by a hash of its content. The rows of a batch are the
+inserts and retractions between two versions, so join results are corrected. Each version is kept as a file: a
+batch that is run again after a crash gives the same rows, even if the side input has changed since.
 
     <folder>/<version>.arrow
 """
@@ -37,16 +37,16 @@ from headwater.spark.kernels.query_context import current_query
 FORMAT = "headwater-side-input"
 
 BYTES_MAX = 64 << 20
-"""What changes travels to the tasks in one piece."""
+"""The changes of a version are sent to the tasks in one piece."""
 
 VERSIONS_KEPT = 10
-"""A query that was stopped goes on from the version it had seen; of a changing file it is the last but a few."""
+"""A stopped query continues from the version that it had read, which is one of the last few."""
 
 NOTHING = "none"
 """The version before the first one."""
 
 Offset = dict[str, dict[str, int]]
-"""A version, in the shape of a log's offsets and without a partition: who looks for those finds none here."""
+"""A version in the shape of a log's offsets, without partitions: code that reads offsets finds none."""
 
 _READ: dict[str, Callable[[Path, Mapping[str, Any]], pl.DataFrame]] = {
     ".csv": lambda path, texts: pl.read_csv(
@@ -61,11 +61,11 @@ _READ: dict[str, Callable[[Path, Mapping[str, Any]], pl.DataFrame]] = {
 
 @dataclass(frozen=True, slots=True)
 class SideInput:
-    """A bounded table for `hw.join`: a file (CSV, JSON, Parquet), or a function that gives the rows.
+    """A bounded table for `hw.join`: a file (CSV, JSON, Parquet), or a function that returns the rows.
 
-    It is looked at `every` so often; when it has changed, what was joined with it is corrected. A function gives a
-    frame of Polars, pandas or Arrow, or a list of dictionaries. Each version is kept in `copies`, which inside of
-    an app need not be said.
+    It is checked at the interval `every`; when it has changed, join results are corrected. A function returns a
+    Polars, pandas or Arrow frame, or a list of dictionaries. Each version is kept in the folder `copies`, which
+    has a default inside an app.
     """
 
     load: str | Path | Callable[[], Any]
@@ -73,16 +73,16 @@ class SideInput:
     every: str = "1 second"
     copies: str | Path | None = None
 
-    def read(self, beside: DataFrame) -> DataFrame:
-        """As a DataFrame for a join with another one: a stream of changes if that one is a stream."""
+    def read(self, left: DataFrame) -> DataFrame:
+        """Return a DataFrame for a join with `left`: a stream of changes if that is a stream."""
         load: Any = self.load if callable(self.load) else Path(self.load).resolve()
         if isinstance(load, Path):
             _check_file(load)
-        session = beside.sparkSession
+        session = left.sparkSession
         session.dataSource.register(SideSource)
         pickled = base64.b64encode(cloudpickle.dumps(load)).decode()  # type: ignore[no-untyped-call]
         options = {"load": pickled, "every": self.every, "columns": _parsed(self.schema).json(), "folder": ""}
-        if not beside.isStreaming:
+        if not left.isStreaming:
             return session.read.format(FORMAT).options(**options).load()
         options["folder"] = str(self._folder())
         return session.readStream.format(FORMAT).options(**options).load()
@@ -93,8 +93,8 @@ class SideInput:
         spool = current_query().spool
         if spool is None:
             raise InvalidError(
-                "join: a side input keeps its versions in a folder, and outside of an app none is known; say "
-                "which: hw.SideInput(..., copies='folder'), beside the query's checkpoint"
+                "join: a side input outside an app needs a folder for its versions; name one next to the query's "
+                "checkpoint: hw.SideInput(..., copies='folder')"
             )
         return Path(f"{spool.folder}.sides").resolve()
 
@@ -122,7 +122,7 @@ class SideSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """What gives the rows, and what they look like."""
+    """The origin of the rows, and their schema."""
 
     load: Path | Callable[[], Any]
     schema: StructType
@@ -132,7 +132,7 @@ class Loader:
         return repr(str(self.load)) if isinstance(self.load, Path) else getattr(self.load, "__name__", "function")
 
     def mark(self) -> Any:
-        """Differs if the rows may have changed; None where only loading them can tell."""
+        """Return a value that differs if the file may have changed; None for a function."""
         if not isinstance(self.load, Path):
             return None
         _check_file(self.load)
@@ -140,7 +140,7 @@ class Loader:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def rows(self) -> pl.DataFrame:
-        """All rows there are now, with the declared columns."""
+        """Load all rows, with the declared columns."""
         wanted = empty_like(self.schema).schema
         try:
             rows = self._load(wanted)
@@ -154,14 +154,14 @@ class Loader:
         rows = _cast(rows.select(list(wanted)), wanted, self.name)
         if rows.estimated_size() > BYTES_MAX:
             raise InvalidError(
-                f"cannot load side input {self.name}: it has {rows.estimated_size():,} bytes, and {BYTES_MAX:,} "
-                "are the most; put it into a topic, and join with hw.table of that"
+                f"cannot load side input {self.name}: it has {rows.estimated_size():,} bytes, at most "
+                f"{BYTES_MAX:,} are allowed; write it to a topic, and join with hw.table of that"
             )
         return rows
 
     def _load(self, wanted: pl.Schema) -> pl.DataFrame:
         if isinstance(self.load, Path):
-            # A number that is declared a string keeps its zeros.
+            # A number that is declared as a string keeps its leading zeros.
             texts = {name: kind for name, kind in wanted.items() if kind == pl.String}
             return _READ[self.load.suffix.lower()](self.load, texts)
         found = self.load()
@@ -187,11 +187,11 @@ def _parsed(schema: str) -> StructType:
 def _check_file(path: Path) -> None:
     if path.suffix.lower() not in _READ:
         raise InvalidError(
-            f"cannot load side input {str(path)!r}: it ends with none of {', '.join(_READ)}; give a function that "
-            "loads it"
+            f"cannot load side input {str(path)!r}: its name does not end with {', '.join(_READ)}; pass a "
+            "function that loads it"
         )
     if not path.exists():
-        raise InvalidError(f"cannot load side input {str(path)!r}: it is not there")
+        raise InvalidError(f"cannot load side input {str(path)!r}: the file does not exist")
 
 
 def _cast(rows: pl.DataFrame, wanted: pl.Schema, name: str) -> pl.DataFrame:
@@ -202,7 +202,7 @@ def _cast(rows: pl.DataFrame, wanted: pl.Schema, name: str) -> pl.DataFrame:
         return rows.with_columns(pl.col(times).dt.replace_time_zone("UTC")).cast(wanted)
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0]
-        raise InvalidError(f"cannot load side input {name}: it does not fit its schema: {reason}") from error
+        raise InvalidError(f"cannot load side input {name}: it does not match its schema: {reason}") from error
 
 
 # -- versions -------------------------------------------------------------------------------------------------
@@ -210,12 +210,12 @@ def _cast(rows: pl.DataFrame, wanted: pl.Schema, name: str) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What a side input was, by the names of its versions; several queries may keep theirs in one folder."""
+    """The versions of a side input, by name; several queries may share a folder."""
 
     folder: Path
 
     def put(self, rows: pl.DataFrame) -> str:
-        """Keep these rows; whole, whatever is killed meanwhile."""
+        """Save these rows and return their version; a crash leaves no partial file."""
         data = to_bytes(to_arrow(rows)).to_pybytes()
         version = hashlib.sha256(data).hexdigest()[:32]
         path = self._path(version)
@@ -232,14 +232,14 @@ class Versions:
             data = self._path(version).read_bytes()
         except FileNotFoundError:
             raise CorruptError(
-                f"cannot go on with the side input: its version {version} is not in {str(self.folder)!r} any "
-                "more, and what has changed since cannot be told; rebuild what is joined with it "
-                "(headwater rebuild), or begin with a new checkpoint"
+                f"cannot continue with the side input: its version {version} is no longer in "
+                f"{str(self.folder)!r}, so the changes since then are unknown; rebuild the views that join it "
+                "(headwater rebuild), or start with a new checkpoint"
             ) from None
         return from_bytes(data)
 
     def forget(self, used: str) -> None:
-        """Keep the version in use and some before it."""
+        """Delete old versions, except the one in use and some before it."""
         if used != NOTHING and self._path(used).exists():
             os.utime(self._path(used))
         by_age = sorted(self.folder.glob("*.arrow"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
@@ -255,13 +255,13 @@ class Versions:
 
 @dataclass
 class ChangesPartition(InputPartition):
-    """What one task reads: changes, as one Arrow stream."""
+    """The input of one task: changes, as one Arrow stream."""
 
     data: bytes
 
 
 class SideReader(DataSourceReader):
-    """Reads what there is now."""
+    """Reads the current rows, for a batch query."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -274,7 +274,7 @@ class SideReader(DataSourceReader):
 
 
 class SideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what changes. Lives in a process on the driver, which alone looks at the side input."""
+    """Reads the changes. Runs in a process on the driver, which alone reads the side input."""
 
     def __init__(self, loader: Loader, versions: Versions, every_s: float) -> None:
         self._loader, self._versions, self._every_s = loader, versions, every_s
@@ -332,7 +332,7 @@ def _partition(changes: pl.DataFrame) -> ChangesPartition:
 
 
 def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-    # Spark asks for one partition, None, where there are none.
+    # Where there are no partitions, Spark reads one: None.
     if isinstance(partition, ChangesPartition):
         kinds = to_arrow_schema(StructType([*schema.fields, StructField(CHANGE, ByteType())]), timezone="UTC")
         yield from pa.ipc.open_stream(partition.data).read_all().cast(kinds).to_batches()

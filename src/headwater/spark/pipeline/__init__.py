@@ -1,9 +1,11 @@
 """The streaming queries of an app.
 
-pipeline                   start and stop all queries
+pipeline                   start, watch and stop all queries
+running_queries            the registry of queries that the others share
+launcher                   start a query from its checkpoint
 plan, definition           build a query's DataFrame; compare it with its checkpoint
-batch_sinks                write a micro-batch to a view, a sink or a dead-letter topic
-watch, failures            report progress; restart queries that failed
+batch_sinks, dead_letters  write a micro-batch to a view or a sink; to a dead-letter topic
+watch, failures            report progress; decide about queries that failed
 poison, bisection          find the records on which a query fails
 rebuilds, reprocess        recompute a view; recompute windows with late rows
 checkpoint, new_checkpoint read Spark's checkpoint; start a query with a new one

@@ -1,8 +1,7 @@
-"""Where micro-batches end: the store for a view, a sink outside, a topic for dead letters. Exactly once.
+"""Sinks of micro-batches: the store for a view, an external sink for a sink query. Exactly once.
 
-Each is called with a batch's rows and number, and possibly again with the same number after a crash. The store
-takes rows and number in one transaction and skips what it has; so do the sinks outside (`headwater.sink`). A dead
-letter says which record it was, so after a crash what was written of the batch is read back, and the rest written.
+A sink is called with a batch's rows and number, and possibly again with the same number after a crash. The store
+commits rows and number in one transaction and skips a batch that it has; so do external sinks (`headwater.sink`).
 """
 
 from collections.abc import Callable, Iterator
@@ -14,47 +13,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from headwater.app import Query, SinkQuery, Topic, View
+from headwater.app import Query, SinkQuery, View
 from headwater.change import CHANGE
-from headwater.clock import Clock
 from headwater.errors import RefusedError, UnavailableError
-from headwater.record import Record, TopicPartition
 from headwater.sink import Batch, Rehearsing, Stream, Writer
 from headwater.sinks.json_rows import json_objects
 from headwater.spark.kernels.spool import Spool, summarize_operators
-from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
-from headwater.spark.pipeline.checkpoint import offsets_behind
-from headwater.spark.source.decoding import explain_misfit
+from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
+from headwater.spark.pipeline.checkpoint import end_offsets
 from headwater.spark.source.offsets import to_json
-from headwater.store.tables import ViewProgress
 from headwater.store.views import ViewStore
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
-from headwater.transmit.client.redrive import KEPT
-from headwater.transmit.records.batch import decode_batch, walk
-from headwater.transmit.records.dead_letters import ORIGIN_HEADERS, dead_letter_headers
 
 BatchFunction = Callable[[DataFrame, int], None]
-NoteFacts = Callable[[str, dict[str, Any]], None]
-
-BESIDE_ROWS = (CHANGE, WATERMARK, SOURCE)
-"""Columns that say something of a row and are no part of it."""
+ReportFacts = Callable[[str, dict[str, Any]], None]
 
 
 class BatchSink(Protocol):
-    """Where the rows of a view or of a sink go."""
+    """The destination of the rows of a view or of a sink query."""
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write a batch."""
 
     def rehearse(self, rows: DataFrame) -> None:
-        """See whether the rows would be taken, as part of the batch that was tried last; they go nowhere."""
+        """Raise if the rows would be refused as part of the batch that was tried last; nothing is written."""
 
 
 class ViewSink:
-    """Upserts each batch into the view, its late rows into the ledger, and notes what its operators said.
+    """Upserts each batch into the view, writes its late rows to the late ledger, and reports its operators' facts.
 
-    How far the batch has read is in the checkpoint before it runs; it is kept with the rows, so that readers can
-    wait until the view has seen a record.
+    The end offsets of the batch, which the checkpoint has before the batch runs, are kept with the rows, so that
+    readers can wait until the view includes a record.
     """
 
     def __init__(
@@ -62,7 +50,7 @@ class ViewSink:
         store: ViewStore,
         view: View,
         spool: Spool,
-        note: NoteFacts,
+        report: ReportFacts,
         *,
         checkpoint: Path,
         continues: str | None = None,
@@ -70,13 +58,13 @@ class ViewSink:
         self._store = store
         self._view = view
         self._spool = spool
-        self._note = note
+        self._report = report
         self._checkpoint = checkpoint
         self._continues = continues
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        table = rows.toArrow()  # The steps run now, and leave their files.
-        run = _run_of(rows)
+        table = rows.toArrow()  # The operators run now, and write their reports to the spool.
+        run = run_of_query(rows)
         self._store.commit_rows(
             self._view.name,
             table,
@@ -85,9 +73,9 @@ class ViewSink:
             late_rows=self._spool.late(run, batch),
             signs=signs_of(table),
             continues=self._continues,
-            offsets=to_json(offsets_behind(self._checkpoint, batch)),
+            offsets=to_json(end_offsets(self._checkpoint, batch)),
         )
-        _note_operators(self._view, self._spool, self._note, run, batch)
+        _report_operators(self._view, self._spool, self._report, run, batch)
 
     def rehearse(self, rows: DataFrame) -> None:
         table = rows.toArrow()
@@ -95,36 +83,36 @@ class ViewSink:
 
 
 class ExternalSink:
-    """Writes each batch to the place outside, and its late rows into the ledger."""
+    """Writes each batch to an external destination, and its late rows to the late ledger."""
 
     def __init__(
-        self, delivery: SinkQuery, stream: Stream, store: ViewStore, spool: Spool, note: NoteFacts
+        self, delivery: SinkQuery, stream: Stream, store: ViewStore, spool: Spool, report: ReportFacts
     ) -> None:
         self._delivery = delivery
         self._stream = stream
         self._store = store
         self._spool = spool
-        self._note = note
+        self._report = report
         self._writer: Writer | None = None
         self._tried = ("", 0)
         self._refusal: tuple[str, pa.Array] | None = None
 
     def open(self) -> None:
-        """Fence those before us, and find out what does not fit; a place that is away is waited for later."""
+        """Fence earlier writers and check the destination; if it is unavailable, the first batch opens it."""
         try:
             self._writer = self._delivery.to.open(self._stream)
         except UnavailableError:
             self._writer = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        table, run = rows.toArrow(), _run_of(rows)
+        table, run = rows.toArrow(), run_of_query(rows)
         late_rows = self._spool.late(run, batch)
         self._tried = run, batch
         if table.num_rows:
             self._write(self._batch(table))
         if late_rows:
             self._store.record_late(self._delivery.name, late_rows, run=run, batch=batch)
-        _note_operators(self._delivery, self._spool, self._note, run, batch)
+        _report_operators(self._delivery, self._spool, self._report, run, batch)
 
     def rehearse(self, rows: DataFrame) -> None:
         table = rows.toArrow()
@@ -134,11 +122,11 @@ class ExternalSink:
                 return
         if self._refusal is not None:
             reason, refused = self._refusal
-            if pc.any(pc.is_in(json_objects(rows_alone(table)), refused)).as_py():
+            if pc.any(pc.is_in(json_objects(without_metadata(table)), refused)).as_py():
                 raise RefusedError(reason)
 
     def _write(self, batch: Batch) -> None:
-        """Write a batch; what the place refused of it is kept, for one that cannot rehearse."""
+        """Write a batch; remember the rows that the destination refused, for a writer that cannot rehearse."""
         self._refusal = None
         try:
             with self._using() as writer:
@@ -149,7 +137,7 @@ class ExternalSink:
 
     def _batch(self, table: pa.Table) -> Batch:
         run, number = self._tried
-        return Batch(run=run, number=number, rows=rows_alone(table), signs=_sign_array(table))
+        return Batch(run=run, number=number, rows=without_metadata(table), signs=_sign_array(table))
 
     @contextmanager
     def _using(self) -> Iterator[Writer]:
@@ -158,7 +146,7 @@ class ExternalSink:
         try:
             yield self._writer
         except BaseException:
-            self.close()  # Whatever state it was in: the next try begins with a new one.
+            self.close()  # Its state is unknown: the next attempt opens a new one.
             raise
 
     def close(self) -> None:
@@ -167,17 +155,17 @@ class ExternalSink:
             writer.close()
 
 
-def _note_operators(query: Query, spool: Spool, note: NoteFacts, run: str, batch: int) -> None:
-    """Tell what the query's operators said of a batch that is in its place, and let go of their files."""
+def _report_operators(query: Query, spool: Spool, report: ReportFacts, run: str, batch: int) -> None:
+    """Report the facts of the query's operators for a batch that is committed, and remove their files."""
     facts = spool.facts(run, batch)
     if facts:
-        note(query.name, {"batchId": batch, "operators": summarize_operators(facts)})
+        report(query.name, {"batchId": batch, "operators": summarize_operators(facts)})
     spool.clear(run, through=batch)
 
 
-def rows_alone(table: pa.Table) -> pa.Table:
-    """The rows without what is said beside them."""
-    return table.select([name for name in table.column_names if name not in BESIDE_ROWS])
+def without_metadata(table: pa.Table) -> pa.Table:
+    """Return the rows without the metadata columns."""
+    return table.select([name for name in table.column_names if name not in METADATA_COLUMNS])
 
 
 def _sign_array(table: pa.Table) -> pa.Array | None:
@@ -185,67 +173,10 @@ def _sign_array(table: pa.Table) -> pa.Array | None:
 
 
 def signs_of(rows: pa.Table) -> list[int] | None:
-    """Which rows are put and which are taken back; None where the rows are no changes."""
+    """Return 1 for each inserted row and -1 for each retracted one; None if the rows are not changes."""
     return rows.column(CHANGE).to_pylist() if CHANGE in rows.column_names else None
 
 
-def dead_letter_sink(store: ViewStore, topic: Topic, bootstrap_servers: str, clock: Clock) -> BatchFunction:
-    """Append each batch's misfits to the dead-letter topic, with the reason, and count them."""
-    query = topic.dead_letters
-
-    def write(records: DataFrame, batch: int) -> None:
-        run = _run_of(records)
-        known = store.progress(query)
-        if known is not None and known.run == run and known.batch >= batch:
-            return
-        misfits = records.toArrow()
-        end = int(known.note.get("end", -1)) if known is not None and known.run == run else -1
-        if misfits.num_rows:
-            with Client(bootstrap_servers) as client:
-                target = TopicPartition(topic.dead_letters, 0)
-                client.create_topic(topic.dead_letters, partitions=1, configs=KEPT)
-                written = _written_origins(client, target, end)
-                letters = [r for r in _letters(misfits, topic, clock) if _origin(r) not in written]
-                client.append(target, letters)
-                end = client.offsets([target], LATEST)[target]
-        progress = ViewProgress(run=run, batch=batch, note={"end": end})
-        # The topic holds dead letters only, so its end is their number, whatever happened on the way.
-        store.commit_progress(query, progress, counts={query: end} if end > 0 else None)
-
-    return write
-
-
-def _run_of(rows: DataFrame) -> str:
-    """The identity of the query's checkpoint; a new checkpoint is a new run."""
+def run_of_query(rows: DataFrame) -> str:
+    """Return the run of the query that these rows are a batch of: the id of its checkpoint."""
     return str(rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
-
-
-def _letters(misfits: pa.Table, topic: Topic, clock: Clock) -> list[Record]:
-    return [
-        Record(
-            key=row["key"],
-            value=row["value"],
-            timestamp_ms=clock.now_ms(),
-            headers=dead_letter_headers(
-                TopicPartition(row["topic"], row["partition"]), row["offset"], explain_misfit(row["value"], topic)
-            ),
-        )
-        for row in misfits.to_pylist()
-    ]
-
-
-def _origin(letter: Record) -> tuple[bytes | None, ...]:
-    headers = dict(letter.headers)
-    return tuple(headers.get(name) for name in ORIGIN_HEADERS)
-
-
-def _written_origins(client: Client, target: TopicPartition, end: int) -> set[tuple[bytes | None, ...]]:
-    """What stands in the dead-letter topic behind the end that was last noted: an interrupted batch's letters."""
-    at = end if end >= 0 else client.offsets([target], EARLIEST)[target]
-    latest = client.offsets([target], LATEST)[target]
-    origins: set[tuple[bytes | None, ...]] = set()
-    while at < latest:
-        data, behind = client.read(target, at)
-        origins.update(_origin(r) for place, _ in walk(data) for r in decode_batch(data, place) if r.offset >= at)
-        at = behind
-    return origins

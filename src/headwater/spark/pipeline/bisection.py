@@ -1,31 +1,32 @@
-"""Finds the few that make all of them fail, by trying parts. Pure.
+"""Finds the few items that make a whole batch fail, by trying parts of it. Pure.
 
-What is tried is costly (a Spark job), so what counts is how often. One among n is found in about log2(n) tries;
-after the first the next is looked for close by, in growing steps, because what fails tends to come in crowds.
+A try is expensive (a Spark job), so the search needs few of them. One failing item among n is found in about
+log2(n) tries. After the first, the search continues close by in growing steps, because failing items tend to be
+neighbours.
 """
 
 from collections.abc import Callable
 
 Fails = Callable[[int, int], bool]
-"""Whether the things from one position to before another fail, tried by themselves."""
+"""Returns whether the items from one position to before another fail when tried alone."""
 
 
 class NoneFailsAloneError(Exception):
-    """All of them fail together, and none of them alone."""
+    """The items fail together, but none of them fails alone."""
 
 
 class TooManyFailError(Exception):
-    """More fail than were to be looked for; the ones that were found are in `found`."""
+    """More items fail than the limit; `found` has those that were found."""
 
     def __init__(self, found: list[int]) -> None:
-        super().__init__(f"{len(found)} were found, and there are more")
+        super().__init__(f"found {len(found)} failing items, and there are more")
         self.found = found
 
 
 def find_failing(
     size: int, fails: Fails, *, limit: int, on_found: Callable[[int], None] = lambda _: None
 ) -> list[int]:
-    """The positions among the first `size` that fail, each by itself; all of them together are known to fail."""
+    """Return the positions among the first `size` that fail alone; all of them together are known to fail."""
     found: list[int] = []
     low, high = 0, size
     while True:
@@ -39,11 +40,11 @@ def find_failing(
             return found
         if len(found) == limit:
             raise TooManyFailError(found)
-        low, high = _crowd(low, size, fails)
+        low, high = _failing_part(low, size, fails)
 
 
 def _first_failing(low: int, high: int, fails: Fails) -> int:
-    """The first position that fails among those from `low` to before `high`, which fail together."""
+    """Return the first position that fails among those from `low` to before `high`, which fail together."""
     while high - low > 1:
         middle = (low + high) // 2
         if fails(low, middle):
@@ -53,8 +54,8 @@ def _first_failing(low: int, high: int, fails: Fails) -> int:
     return low
 
 
-def _crowd(start: int, end: int, fails: Fails) -> tuple[int, int]:
-    """A part that fails behind parts that do not, looked for in growing steps; all up to the end fails."""
+def _failing_part(start: int, end: int, fails: Fails) -> tuple[int, int]:
+    """Return the first failing part from `start` on, in growing steps; all up to `end` is known to fail."""
     low, step = start, 1
     while low + step < end:
         if fails(low, low + step):

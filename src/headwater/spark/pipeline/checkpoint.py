@@ -1,8 +1,8 @@
-"""Spark's checkpoint of a query, as far as we look into it: which batch was begun and not finished, and of what.
+"""Reads Spark's checkpoint of a query: its id, its last batch, and a batch that was begun and not finished.
 
-metadata      {"id": ...}: the identity of the checkpoint
-offsets/N     how far batch N reads, written before it runs: `v1`, a line of settings, a line for each source
-commits/N     that batch N is done
+metadata      {"id": ...}: the id of the checkpoint
+offsets/N     the end offsets of batch N, written before it runs: `v1`, a line of settings, a line for each source
+commits/N     present if batch N is done
 """
 
 import json
@@ -16,7 +16,7 @@ from headwater.errors import CorruptError
 from headwater.spark.source.offsets import Offsets, from_json
 
 NO_OFFSET = "-"
-"""What stands in the place of a source that has given nothing yet."""
+"""The line of a source that has no offset yet."""
 
 
 _OFFSET_LINES = 3
@@ -26,9 +26,9 @@ _CRC_HEADER = struct.Struct(">4si")
 
 @dataclass(frozen=True, slots=True)
 class BegunBatch:
-    """A batch that was begun and not finished: where it starts and ends, partition by partition.
+    """A batch that was begun and not finished, with its start and end offsets.
 
-    A partition that is not among the starts is read from its first record on.
+    A partition that is not in `start` is read from its first record.
     """
 
     number: int
@@ -37,7 +37,7 @@ class BegunBatch:
 
 
 def begun_batch(checkpoint: Path) -> BegunBatch | None:
-    """The batch that would be run first if the query were started again; None if it would be a new one."""
+    """Return the unfinished batch that a restart would run first; None if it would run a new one."""
     begun, done = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
     if not begun or max(begun) in done:
         return None
@@ -47,12 +47,12 @@ def begun_batch(checkpoint: Path) -> BegunBatch | None:
 
 
 def check_checkpoint(folder: Path, query: str) -> None:
-    """Raise a CorruptError that names the file if a query cannot go on from its checkpoint."""
+    """Raise a CorruptError that names the file if a query cannot continue from its checkpoint."""
     for path, problem in _damage(folder):
         raise CorruptError(
             f"cannot continue {query!r} from its checkpoint: {str(path)!r} {problem}",
-            hint=f"throw the checkpoint away, `rm -r {folder}`: all is computed again from the log, "
-            "and takes the place of the results that are there",
+            hint=f"delete the checkpoint, `rm -r {folder}`: everything is then recomputed from the log "
+            "and replaces the current results",
         )
 
 
@@ -62,8 +62,8 @@ def _damage(folder: Path) -> Iterator[tuple[Path, str]]:
     metadata = folder / "metadata"
     if not metadata.exists():
         if begun or done:
-            # Spark would make a new one, and the store take what comes for the start of a new run.
-            yield metadata, "is missing, though batches were run"
+            # Spark would create a new one, and the store would take the next batch for the first of a new run.
+            yield metadata, "is missing, although batches were run"
         return
     if not _is_json(_read_text(metadata)):
         yield metadata, "is damaged"
@@ -71,18 +71,18 @@ def _damage(folder: Path) -> Iterator[tuple[Path, str]]:
         text = _read_text(offsets / str(number))
         lines = text.splitlines()
         if len(lines) < _OFFSET_LINES or not all(line == NO_OFFSET or _is_json(line) for line in lines[1:]):
-            yield offsets / str(number), "is empty" if not text else "is cut off"
+            yield offsets / str(number), "is empty" if not text else "is truncated"
     for number in sorted(done):
         text = _read_text(commits / str(number))
         if not _is_json("".join(text.splitlines()[1:])):
-            yield commits / str(number), "is empty" if not text else "is cut off"
+            yield commits / str(number), "is empty" if not text else "is truncated"
     for path in (metadata, *(offsets / str(n) for n in begun), *(commits / str(n) for n in done)):
         if not _is_whole(path):
             yield path, "does not have the checksum it was written with"
     if done and max(done) not in begun:
-        yield offsets / str(max(done)), "is missing, though the batch is done"
+        yield offsets / str(max(done)), "is missing, although the batch is done"
     if begun and max(begun) not in done and max(begun) > 0 and max(begun) - 1 not in begun:
-        yield offsets / str(max(begun) - 1), "is missing, though the batch behind it was begun"
+        yield offsets / str(max(begun) - 1), "is missing, although the batch after it was begun"
 
 
 def _read_text(path: Path) -> str:
@@ -97,11 +97,11 @@ def _is_json(text: str) -> bool:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file has the checksums that Hadoop wrote beside it; true where there are none."""
-    beside = path.with_name(f".{path.name}.crc")
-    if not beside.exists():
+    """Return whether a file has the checksums in Hadoop's file next to it; True if there is no such file."""
+    checksums = path.with_name(f".{path.name}.crc")
+    if not checksums.exists():
         return True
-    sums, data = beside.read_bytes(), path.read_bytes()
+    sums, data = checksums.read_bytes(), path.read_bytes()
     if len(sums) < _CRC_HEADER.size or not sums.startswith(_CRC_MAGIC):
         return False
     _, chunk = _CRC_HEADER.unpack_from(sums)
@@ -110,7 +110,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def run_of(checkpoint: Path) -> str | None:
-    """The identity of the checkpoint; None if no query was ever started with it."""
+    """Return the id of the checkpoint; None if no query was ever started with it."""
     try:
         found: str = json.loads((checkpoint / "metadata").read_text())["id"]
         return found
@@ -118,13 +118,13 @@ def run_of(checkpoint: Path) -> str | None:
         return None
 
 
-def offsets_behind(checkpoint: Path, batch: int) -> Offsets:
-    """Up to where a batch and all before it have read; nothing before the first."""
+def end_offsets(checkpoint: Path, batch: int) -> Offsets:
+    """Return the end offsets of a batch; empty before the first batch (-1)."""
     return _read_offsets(checkpoint / "offsets" / str(batch)) if batch >= 0 else {}
 
 
 def last_done(checkpoint: Path) -> int:
-    """The number of the last batch that is done; -1 before the first."""
+    """Return the number of the last finished batch; -1 before the first."""
     return max(_numbers(checkpoint / "commits"), default=-1)
 
 
@@ -136,9 +136,9 @@ def _read_offsets(path: Path) -> Offsets:
     offsets: Offsets = {}
     for line in path.read_text().splitlines()[2:]:
         found = None if line.strip() == NO_OFFSET else json.loads(line)
-        # A function may also read what is not the log; then the line is what that source calls an offset.
+        # A function may also read other sources; their lines have other offsets.
         if isinstance(found, dict) and all(isinstance(each, dict) for each in found.values()):
             for partition, offset in from_json(found).items():
-                # A topic that a function reads twice has two lines, which go the same way.
+                # A topic that a function reads twice has two lines with nearly the same offsets.
                 offsets[partition] = max(offset, offsets.get(partition, 0))
     return offsets

@@ -1,8 +1,9 @@
-"""Definition: what a query computes, as far as its checkpoint depends on it; compared before the first batch.
+"""The definition of a query: the parts of its computation that its checkpoint depends on.
 
-It lies in the query's checkpoint (`definition.json`), and goes with it. A change that the state can take is noted
-and the query goes on; any other is refused, because Spark would fail on it later in words that nobody understands,
-or, worse, would go on and mix old state with new meaning.
+It is saved in the query's checkpoint (`definition.json`) and compared before the first batch of a run. If the
+change is compatible with the state, the query continues and the change is reported. Any other change is refused,
+because Spark would fail later with an obscure message or, worse, continue and mix old state with a new
+computation.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from pyspark.sql import DataFrame
 from headwater.app import Query, Topic
 from headwater.errors import ConflictError
 from headwater.files import replacing
-from headwater.spark.pipeline.batch_sinks import BESIDE_ROWS
+from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
 from headwater.spark.source.decoding import parse_schema
 
 FILE = "definition.json"
@@ -31,13 +32,13 @@ _NODE = re.compile(r"^[\s:+-]*~?(\w+)(.*)$")
 _IDENTITIES = re.compile(r"#\d+L?|-T\d+ms| at 0x[0-9a-f]+|@[0-9a-f]+")
 _WINDOW = "precisetimestampconversion"
 
-_GOES_ON = {"schema", "delay", "idle", "lateness", "partitions"}
-"""What may change under a checkpoint: the state keeps its meaning."""
+_COMPATIBLE = {"schema", "delay", "idle", "lateness", "partitions"}
+"""Parts that may change without invalidating the state of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """`operators` are ours in order, `native` Spark's own that keep state, `partitions` how many Spark uses."""
+    """`operators` are Headwater's in order, `native` Spark's stateful ones, `partitions` the number Spark uses."""
 
     topics: Sequence[Described]
     key: Sequence[str]
@@ -49,37 +50,37 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is not as it was."""
+    """A part of a definition that has changed."""
 
     what: str
     was: Any
     now: Any
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the query can continue from its checkpoint."""
-        return self.what.rpartition(" ")[2] in _GOES_ON
+    def is_compatible(self) -> bool:
+        """True if the query can continue from its checkpoint."""
+        return self.what.rpartition(" ")[2] in _COMPATIBLE
 
     def __str__(self) -> str:
         return f"{self.what}: {_shown(self.was)} -> {_shown(self.now)}"
 
 
 def define(query: Query, rows: DataFrame, operators: Sequence[Described]) -> Definition:
-    """Describe a query by what its function made."""
+    """Describe a query by the DataFrame that its function returned."""
     plan = rows._jdf.queryExecution().analyzed().toString()
     definition = Definition(
         topics=[_describe_topic(topic) for topic in query.topics],
         key=query.key,
-        columns={f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name not in BESIDE_ROWS},
+        columns={f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name not in METADATA_COLUMNS},
         operators=[_plain(operator) for operator in operators],
         native=list(_native(plan)),
         partitions=int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 0),
     )
-    return _from_json(json.dumps(asdict(definition)))  # As it is when it is read back.
+    return _from_json(json.dumps(asdict(definition)))  # Normalized: lists for tuples, strings for keys.
 
 
 def compare(was: Definition, now: Definition) -> list[Difference]:
-    """What has changed."""
+    """Return the differences of two definitions."""
     found: list[Difference] = []
     for field in fields(Definition):
         found += _differences(field.name, getattr(was, field.name), getattr(now, field.name))
@@ -87,42 +88,41 @@ def compare(was: Definition, now: Definition) -> list[Difference]:
 
 
 def check_definition(folder: Path, query: Query, now: Definition) -> list[Difference]:
-    """Compare with what the checkpoint in `folder` was made for; ConflictError if the query cannot go on from it.
+    """Compare a query with the definition in its checkpoint, and return the compatible differences.
 
-    The differences that are returned are those that do no harm.
+    Raises ConflictError if the query cannot continue from the checkpoint in `folder`.
     """
     was = read_definition(folder)
     found = [] if was is None else compare(was, now)
-    fatal = [difference for difference in found if not difference.goes_on]
+    fatal = [difference for difference in found if not difference.is_compatible]
     if fatal:
-        # What users wrote says more than what Spark made of it.
-        told = [difference for difference in fatal if not difference.what.startswith("native")] or fatal
-        changes = "; ".join(map(str, told))
+        # Differences in the user's code are clearer than those in Spark's plan.
+        shown = [difference for difference in fatal if not difference.what.startswith("native")] or fatal
+        changes = "; ".join(map(str, shown))
         raise ConflictError(
-            f"cannot go on with {query.kind} {query.name!r}: it is no longer what its checkpoint was made for; "
-            f"{changes}",
-            hint=ways_out(query),
+            f"cannot continue {query.kind} {query.name!r}: its definition has changed since its checkpoint was "
+            f"made; {changes}",
+            hint=continue_hint(query),
         )
     return found
 
 
-def ways_out(query: Query) -> str:
-    """What to do where a query cannot go on from its checkpoint."""
+def continue_hint(query: Query) -> str:
+    """Return a hint for a query that cannot continue from its checkpoint."""
     ways = [
-        f"headwater rebuild {query.name} --from start: forget what there is, and begin with the first record",
-        f"headwater rebuild {query.name} --from now: keep what there is, and go on from here with empty state",
-        "give it another name: then both versions can be had side by side",
+        f"headwater rebuild {query.name} --from start: delete the results, and start with the first record",
+        f"headwater rebuild {query.name} --from now: keep the results, and continue from here with empty state",
+        "give it another name: then both versions run side by side",
     ]
     if query.kind == "view":
-        anew = (
-            f"headwater rebuild {query.name}: compute it anew from the log, and swap it in when it has caught up"
+        ways.insert(
+            0, f"headwater rebuild {query.name}: recompute it from the log, and swap it in when it has caught up"
         )
-        ways.insert(0, anew)
     return "do one of these, then run the app again:\n" + "\n".join(f"  - {way}" for way in ways)
 
 
 def read_definition(folder: Path) -> Definition | None:
-    """What the checkpoint in `folder` was made for; None where nothing says it."""
+    """Return the definition in the checkpoint in `folder`; None if it has none."""
     try:
         return _from_json((folder / FILE).read_text())
     except FileNotFoundError:
@@ -130,14 +130,14 @@ def read_definition(folder: Path) -> Definition | None:
 
 
 def write_definition(folder: Path, definition: Definition) -> None:
-    """Leave it with the checkpoint; whole, whatever is killed meanwhile."""
+    """Save a definition in the checkpoint; a crash leaves no partial file."""
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / FILE) as temporary:
         temporary.write_text(json.dumps(asdict(definition), indent=1))
 
 
 def keep_partitions(was: Definition | None, now: Definition) -> Definition:
-    """Spark goes on with the partitions that a checkpoint was made with, so that is what stays noted."""
+    """Keep the number of partitions that a checkpoint was made with, as Spark does."""
     return now if was is None else replace(now, partitions=was.partitions)
 
 
@@ -159,7 +159,7 @@ def _describe_topic(topic: Topic) -> Described:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can have it and a reader wants it: `Tumbling('1 minute')`."""
+    """Convert a value to JSON's types; dataclasses become text such as `Tumbling('1 minute')`."""
     if isinstance(value, Mapping):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -167,10 +167,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
-        told = ((f, getattr(value, f.name)) for f in fields(value))
+        values = ((f, getattr(value, f.name)) for f in fields(value))
         parts = [
             _written(part) if f.default is MISSING else f"{f.name}={_written(part)}"
-            for f, part in told
+            for f, part in values
             if f.default is MISSING or part != f.default
         ]
         return f"{type(value).__name__}({', '.join(parts)})"
@@ -190,12 +190,12 @@ def _native(plan: str) -> Iterator[str]:
         if found[1] in _STATEFUL:
             yield node
         elif found[1] == "Project" and _WINDOW in node:
-            # Spark writes a window out as arithmetic, which nobody would want to read.
+            # Spark's plan has windows as long arithmetic expressions, so a hash stands for one.
             yield f"time window {hashlib.sha256(node.encode()).hexdigest()[:8]}"
 
 
 def _differences(what: str, was: Any, now: Any) -> Iterator[Difference]:
-    """Look into what has names or numbers, so that a message says no more than what has changed."""
+    """Compare mappings and lists item by item, so that a message names only what has changed."""
     if was == now:
         return
     if isinstance(was, dict) and isinstance(now, dict) and what.rpartition(" ")[2] != "schema":
@@ -209,7 +209,7 @@ def _differences(what: str, was: Any, now: Any) -> Iterator[Difference]:
 
 
 def _item(what: str, number: int, item: Any) -> str:
-    """How to call one of several."""
+    """Return the name of an item of a list, for messages."""
     name = item.get("name") if isinstance(item, dict) else None
     return f"{what.removesuffix('s')} {name or number}"
 

@@ -1,6 +1,6 @@
-"""A query's DataFrame: its topics are read, its function (the user's) is called, and what is wrong in it is told.
+"""Builds a query's DataFrame: reads its topics and calls its function, which is the user's.
 
-The same function makes a stream or, for a computation over all that is in the log, a bounded DataFrame.
+The same function returns a stream or, for a computation over all records in the log, a bounded DataFrame.
 """
 
 import json
@@ -18,6 +18,7 @@ from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.kernels.query_context import query_context
 from headwater.spark.kernels.spool import Spool
 from headwater.spark.pipeline.definition import Definition, define
+from headwater.spark.pipeline.failures import first_line
 from headwater.spark.source.decoding import good_rows
 from headwater.spark.source.exclusions import Exclusions
 from headwater.spark.source.offsets import BOOTSTRAP, ISOLATION, READ_COMMITTED, Range, read_options, to_json
@@ -26,17 +27,17 @@ from headwater.store.generations import Starting
 from headwater.transmit.records.to_arrow import SCHEMA
 
 OFFSETS_PER_TRIGGER_MAX = 500_000
-"""Bounds a batch's memory; large enough that a backlog is worked off at full speed."""
+"""Limits the memory of a batch; large enough to process a backlog at full speed."""
 
 LOCAL_RECORDS_MAX = 20_000
 
 UPDATE, APPEND = "update", "append"
-"""Spark's own aggregates give new versions of rows; our operators append changes, and Spark chains only those."""
+"""Spark's own aggregates update rows; our operators append changes, and Spark chains only in append mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A query as Spark will run it: what its function made, in which output mode, and what that means."""
+    """A query as Spark runs it: its DataFrame, its output mode and its definition."""
 
     query: Query
     rows: DataFrame
@@ -45,24 +46,24 @@ class Plan:
 
 
 class ReadTopic(Protocol):
-    """How a topic becomes a DataFrame."""
+    """Reads a topic as a DataFrame."""
 
     def __call__(self, topic: Topic, *, every_partition: bool = False) -> DataFrame: ...
 
 
 def plan_query(query: Query, read: ReadTopic, spool: Spool) -> Plan:
-    """Call the query's function on streams; what is wrong with it is told as the user's mistake."""
-    with query_context(spool) as around:
+    """Call the query's function on streams; raise InvalidError for a mistake in it."""
+    with query_context(spool) as context:
         rows, mode = call_function(query, read), UPDATE
-    if around.operators:
-        # Now it is known that there are operators with a watermark, which want to see every partition.
-        with query_context(spool) as around:
+    if context.operators:
+        # Only now it is known that there are operators with a watermark, which need every partition.
+        with query_context(spool) as context:
             rows, mode = call_function(query, lambda topic: read(topic, every_partition=True)), APPEND
     if not rows.isStreaming:
         raise InvalidError(
             f"cannot build {query.kind} {query.name!r}: its function must return a streaming DataFrame"
         )
-    return Plan(query=query, rows=rows, mode=mode, definition=define(query, rows, around.meanings))
+    return Plan(query=query, rows=rows, mode=mode, definition=define(query, rows, context.descriptions))
 
 
 def read_stream(
@@ -74,7 +75,7 @@ def read_stream(
     starting: Starting | None = None,
     exclusions: Exclusions | None = None,
 ) -> DataFrame:
-    """The records of a topic as they come, from the first on or from where `starting` says."""
+    """Read the records of a topic as a stream, from the first or from the offsets in `starting`."""
     offsets = (starting or {}).get(topic.name)
     _register_source(spark)
     return (
@@ -91,7 +92,7 @@ def read_stream(
 def read_all(
     spark: SparkSession, topic: Topic, servers: str, *, exclusions: Exclusions | None = None
 ) -> DataFrame:
-    """The records of a topic that are there now."""
+    """Read the records that a topic has now."""
     _register_source(spark)
     options = {**_selection(topic, servers), **_exclusion_options(exclusions, topic)}
     return spark.read.format("headwater").options(**options).load()
@@ -100,13 +101,13 @@ def read_all(
 def read_part(
     spark: SparkSession, topic: Topic, servers: str, ranges: Sequence[Range], exclusions: Mapping[str, str]
 ) -> DataFrame:
-    """The records of a topic in these ranges, at most one of each partition, without the excluded."""
+    """Read the records of a topic in these ranges, at most one for each partition, without the excluded ones."""
     options = {**_selection(topic, servers), **exclusions}
     if sum(r.end - r.start for r in ranges) <= LOCAL_RECORDS_MAX:
-        # Few are read here: to plan a read by workers takes longer than to read them.
+        # Few records are read here: planning a read by workers takes longer than reading them.
         read = read_options(options, streaming=False)
         batches = [batch for r in ranges for batch in read_range(read, r)]
-        # In one piece, as a task would get them: the function may look at rows together.
+        # In one partition, as in a task: the function may process rows together.
         return spark.createDataFrame(pa.Table.from_batches(batches, SCHEMA), COLUMNS).coalesce(1)
     _register_source(spark)
     del options["subscribe"]
@@ -117,7 +118,7 @@ def read_part(
 
 
 def _selection(topic: Topic, servers: str) -> dict[str, str]:
-    # What another app has begun to write and given up is not there.
+    # Records of aborted transactions are not read.
     return {BOOTSTRAP: servers, "subscribe": topic.name, ISOLATION: READ_COMMITTED}
 
 
@@ -126,13 +127,13 @@ def _exclusion_options(exclusions: Exclusions | None, topic: Topic) -> dict[str,
 
 
 def _register_source(spark: SparkSession) -> None:
-    # Anew for each load: what Spark finds by itself shares one map of environment variables between all queries,
-    # and one that starts adds to it while another serializes it ("Task not serializable").
+    # Registered for each load: a source that Spark finds itself shares one map of environment variables between
+    # all queries, and a starting query adds to it while another one serializes it ("Task not serializable").
     spark.dataSource.register(HeadwaterSource)
 
 
 def call_function(query: Query, read: Callable[[Topic], DataFrame]) -> DataFrame:
-    """Call the query's function; what is wrong in it is told as the user's mistake, with the query's name."""
+    """Call the query's function; raise InvalidError with the query's name for a mistake in it."""
     attempt = f"cannot build {query.kind} {query.name!r}"
     try:
         rows = query.function(*(good_rows(read(topic), topic) for topic in query.topics))
@@ -153,14 +154,8 @@ def call_function(query: Query, read: Callable[[Topic], DataFrame]) -> DataFrame
     return rows
 
 
-def first_line(error: PySparkException) -> str:
-    """Spark's message without the plan that follows it."""
-    message = (error.getMessage() if hasattr(error, "getMessage") else None) or str(error)
-    return message.strip().splitlines()[0]
-
-
 def _line_of(query: Query, error: BaseException) -> str:
-    """Where in the user's function it happened."""
+    """Return the line of the user's function in which an error was raised."""
     code = query.function.__code__
     line = code.co_firstlineno
     trace = error.__traceback__

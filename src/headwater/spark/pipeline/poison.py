@@ -1,10 +1,10 @@
-"""Poison rows: finds the records on which a query's function fails, or whose rows its place does not take.
+"""Poison rows: finds the records on which a query's function fails, or whose rows its sink refuses.
 
-A batch that fails over and over is tried again in parts, as bounded DataFrames whose rows go nowhere, or are
-written and taken back, until single records remain. These go to the dead-letter topic with the reason, and the
-query leaves them out from then on: the letter is written first, and what is left out is derived from letters
-(`exclusions`), so nothing is lost between. The failed batch was never finished, so nobody has seen anything of it:
-it is simply run again, without them.
+A batch that fails repeatedly is tried again in parts, as bounded DataFrames whose rows are discarded, or are
+written and rolled back, until single records remain. These go to the dead-letter topic with the reason, and the
+query leaves them out from then on. The dead letter is written first, and the list of excluded records is derived
+from the dead letters (`exclusions`), so no record is lost in between. The failed batch was never finished, so none
+of its results are visible: it is run again without these records.
 """
 
 import threading
@@ -33,35 +33,35 @@ from headwater.transmit.client.redrive import KEPT
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.records.dead_letters import dead_letter_headers
 
-NOTE_EVERY_S = 5.0
-"""A search may take hundreds of tries, and is not to push all other facts out."""
+REPORT_EVERY_S = 5.0
+"""A search may take hundreds of tries, and its reports must not displace all other facts."""
 
-Note = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 Parts = Mapping[str, Sequence[Range]]
-"""Of each topic, the ranges to read."""
+"""The ranges to read, by topic."""
 
 
 def nowhere(rows: DataFrame) -> None:
-    """Compute the rows, only to see whether that fails."""
+    """Compute the rows and discard them, to see whether that fails."""
     rows.write.format("noop").mode("overwrite").save()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationContext:
-    """Where a query runs: what is needed to run parts of its batch again."""
+    """The environment of a query, needed to run parts of its batch again."""
 
     spark: SparkSession
     servers: str
     checkpoint: Path
     starting: Starting | None = None
-    """Where its first batch starts, if not at the first record."""
+    """Offsets at which its first batch starts, if not at the first record."""
     take: Callable[[DataFrame], None] = nowhere
-    """Runs what a function has made of a part, and raises where that fails."""
+    """Computes the DataFrame of a part, and raises if that fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoisonRow:
-    """A record on which the function fails, and how."""
+    """A record on which the function fails, and the reason."""
 
     partition: TopicPartition
     offset: int
@@ -69,29 +69,29 @@ class PoisonRow:
 
 
 class Isolation:
-    """Looks for the poison rows of one query's failed batch, in a thread of its own.
+    """Searches for the poison rows of one query's failed batch, in a thread of its own.
 
-    The outcome, `result()`, is how many were taken out; a HeadwaterError says why there are none to take out.
+    `result()` returns how many records were excluded, or raises a HeadwaterError with the reason why none were.
     """
 
     def __init__(
         self,
         query: Query,
         failure: Failure,
-        ground: IsolationContext,
+        context: IsolationContext,
         exclusions: Exclusions,
         clock: Clock,
-        note: Note,
+        report: Report,
     ) -> None:
         self.query = query
         self.failure = failure
-        self._ground = ground
+        self._context = context
         self._exclusions = exclusions
         self._clock = clock
-        self._note = note
+        self._report = report
         self._stopped = threading.Event()
         self._found = 0
-        self._noted: tuple[float, int] | None = None
+        self._reported: tuple[float, int] | None = None
         self._error: HeadwaterError | None = None
         self._thread = threading.Thread(target=self._run, name=f"isolate-{query.name}", daemon=True)
         self._thread.start()
@@ -101,22 +101,22 @@ class Isolation:
         return not self._thread.is_alive()
 
     def result(self) -> int:
-        """Wait for the end, and tell how many records were taken out."""
+        """Wait for the end, and return how many records were excluded."""
         self._thread.join()
         if self._error is not None:
             raise self._error
         return self._found
 
     def stop(self) -> None:
-        """End between two tries; what was found is found again the next time."""
+        """End the search between two tries; the next search finds the same records again."""
         self._stopped.set()
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            search = PoisonSearch(self.query, self._ground, self._exclusions, self._try_on)
+            search = PoisonSearch(self.query, self._context, self._exclusions, self._try_on)
             rows = search.run()
-            with Client(self._ground.servers) as client:
+            with Client(self._context.servers) as client:
                 post_letters(client, self.query, rows, self._exclusions, self._clock)
                 self._exclusions.catch_up(client)
             self._found = len(rows)
@@ -129,46 +129,47 @@ class Isolation:
         if self._stopped.is_set():
             raise ClosedError(f"the search for poison rows of {self.query.name!r} was stopped")
         now = self._clock.monotonic()
-        if self._noted is None or found != self._noted[1] or now >= self._noted[0] + NOTE_EVERY_S:
-            self._noted = now, found
+        if self._reported is None or found != self._reported[1] or now >= self._reported[0] + REPORT_EVERY_S:
+            self._reported = now, found
             among = {"records": records, "found": found}
-            self._note({"state": "isolating", "error": self.failure.reason, "isolating": among})
+            self._report({"state": "isolating", "error": self.failure.reason, "isolating": among})
 
 
 class PoisonSearch:
-    """Tries parts of a query's failed batch; `on_try` is told how many records are tried, how many were found."""
+    """Tries parts of a query's failed batch; `on_try` gets the numbers of records to try and of records found."""
 
     def __init__(
-        self, query: Query, ground: IsolationContext, exclusions: Exclusions, on_try: Callable[[int, int], None]
+        self, query: Query, context: IsolationContext, exclusions: Exclusions, on_try: Callable[[int, int], None]
     ) -> None:
         self._query = query
-        self._ground = ground
+        self._context = context
         self._exclusions = exclusions
         self._on_try = on_try
         self._found: list[PoisonRow] = []
         self._last: Failure | None = None
 
     def run(self) -> list[PoisonRow]:
-        """The poison rows; a HeadwaterError says what was tried if no row is to blame."""
-        batch = begun_batch(self._ground.checkpoint)
+        """Return the poison rows; raise a HeadwaterError with what was tried if no row causes the failure."""
+        batch = begun_batch(self._context.checkpoint)
         if batch is None:
             raise HeadwaterError("no batch had been begun")
-        whole = _parts(batch, self._query.topics, self._ground)
+        whole = _parts(batch, self._query.topics, self._context)
         records = _count(whole)
         if not self._fails(whole):
             raise HeadwaterError(
-                f"the {records} records of batch {batch.number}, tried by themselves, did not fail: "
-                "the cause is no single record"
+                f"the {records} records of batch {batch.number} did not fail when tried alone: "
+                "no single record is the cause"
             )
         if self._fails({}):
-            raise HeadwaterError(f"it fails without any record, too: {self._reason}")
+            raise HeadwaterError(f"it also fails without any record: {self._reason}")
         for topic in whole:
-            # With the other topics whole: a row may fail only where it meets another.
+            # With the other topics whole: a row may fail only when it is joined with another.
             if len(whole) == 1 or (self._fails(whole) and not self._fails({**whole, topic: ()})):
                 self._search(whole, topic)
         if not self._found or self._fails(whole):
             raise HeadwaterError(
-                f"of the {records} records of batch {batch.number} there are none without which it does not fail"
+                f"batch {batch.number} still fails after removing every record that fails on its own "
+                f"({records} tried)"
             )
         return self._found
 
@@ -187,12 +188,12 @@ class PoisonSearch:
             find_failing(size, fails, limit=REFUSALS_MAX, on_found=found)
         except NoneFailsAloneError:
             raise HeadwaterError(
-                f"the records of topic {topic!r} fail together ({self._reason}), and none of them alone"
+                f"the records of topic {topic!r} fail together ({self._reason}), but none of them alone"
             ) from None
         except TooManyFailError as error:
             raise HeadwaterError(
                 f"more than {len(error.found)} of the {size} records of topic {topic!r} fail, the last one tried "
-                f"with: {self._reason}; so many are not poison: the function is at fault"
+                f"with: {self._reason}; with so many, the function is the cause, not the records"
             ) from None
 
     @property
@@ -200,17 +201,17 @@ class PoisonSearch:
         return self._last.reason if self._last is not None else ""
 
     def _fails(self, parts: Parts) -> bool:
-        """Run the function over parts of the batch, without what was found, only to see whether it fails."""
+        """Run the function over parts of the batch, without the records found so far; return whether it fails."""
         self._on_try(_count(parts), len(self._found))
-        ground = self._ground
+        context = self._context
         try:
             rows = call_function(
                 self._query,
                 lambda topic: read_part(
-                    ground.spark, topic, ground.servers, parts.get(topic.name, ()), self._options(topic)
+                    context.spark, topic, context.servers, parts.get(topic.name, ()), self._options(topic)
                 ),
             )
-            ground.take(rows)
+            context.take(rows)
         except RefusedError as error:
             self._last = Failure(str(error), RefusedError)
             return True
@@ -218,7 +219,7 @@ class PoisonSearch:
             raise
         except Exception as error:
             failure = read_failure(str(error))
-            if failure.passing:
+            if failure.transient:
                 raise UnavailableError(failure.reason) from error
             self._last = failure
             return True
@@ -232,7 +233,7 @@ class PoisonSearch:
 def post_letters(
     client: Client, query: Query, rows: Sequence[PoisonRow], exclusions: Exclusions, clock: Clock
 ) -> None:
-    """Append poison rows to their topics' dead-letter topics; one that is there already is left alone."""
+    """Append poison rows to the dead-letter topics of their topics, except those that are there already."""
     exclusions.catch_up(client)
     letters = {topic.name: topic.dead_letters for topic in query.topics}
     for row in rows:
@@ -240,7 +241,9 @@ def post_letters(
             continue
         record = record_at(client, row.partition, row.offset)
         if record is None:
-            raise HeadwaterError(f"the record at offset {row.offset} of {row.partition} is gone: {row.reason}")
+            raise HeadwaterError(
+                f"the record at offset {row.offset} of {row.partition} was deleted meanwhile: {row.reason}"
+            )
         target = TopicPartition(letters[row.partition.topic], 0)
         client.create_topic(target.topic, partitions=1, configs=KEPT)
         reason = f"{query.kind} {query.name!r} failed on it: {row.reason}"
@@ -254,7 +257,7 @@ def post_letters(
 
 
 def cut(ranges: Sequence[Range], low: int, high: int) -> list[Range]:
-    """The part of ranges, laid end to end, from one position to before another."""
+    """Return the part of the concatenated ranges from position `low` to before `high`."""
     parts, at = [], 0
     for r in ranges:
         start, end = max(low, at), min(high, at + r.end - r.start)
@@ -264,11 +267,11 @@ def cut(ranges: Sequence[Range], low: int, high: int) -> list[Range]:
     return parts
 
 
-def _parts(batch: BegunBatch, topics: Sequence[Topic], ground: IsolationContext) -> Parts:
-    told = from_json(ground.starting or {}) if batch.number == 0 else batch.start
-    new = [tp for tp in batch.end if tp not in told]
-    with Client(ground.servers) as client:
-        starts = {**told, **client.offsets(new, EARLIEST)}
+def _parts(batch: BegunBatch, topics: Sequence[Topic], context: IsolationContext) -> Parts:
+    known = from_json(context.starting or {}) if batch.number == 0 else batch.start
+    new = [tp for tp in batch.end if tp not in known]
+    with Client(context.servers) as client:
+        starts = {**known, **client.offsets(new, EARLIEST)}
     return {
         topic.name: [
             Range(tp, min(starts[tp], batch.end[tp]), batch.end[tp])

@@ -1,6 +1,6 @@
-"""Computes windows again that rows came too late for, from all that is in the log; then nothing is late.
+"""Recomputes windows that missed late rows, from all records in the log, where no row is late.
 
-The stream has let go of these windows, so nobody else writes them.
+The streaming query has discarded these windows, so it does not write them at the same time.
 """
 
 import json
@@ -27,7 +27,7 @@ _PAGE = 10_000
 def reprocess_late(
     view: View, spark: SparkSession, store: ViewStore, servers: str, exclusions: Exclusions | None = None
 ) -> int:
-    """Bring a view's late rows in; return how many they were. What missed no window stays."""
+    """Add a view's late rows to their windows and return their number; rows that missed no window stay."""
     late = _all_late(store, view.name)
     waiting = [row for row in late if not row.reprocessed and row.window_start is not None]
     if not waiting:
@@ -35,9 +35,9 @@ def reprocess_late(
     rows = call_function(view, partial(read_all, spark, servers=servers, exclusions=exclusions))
     if WINDOW not in rows.columns:
         raise InvalidError(
-            f"cannot reprocess late rows of view {view.name!r}: its rows do not say of which window they are",
-            hint=f"have its function keep the column {WINDOW!r}, or compute the whole view anew from "
-            f"the log: headwater rebuild {view.name}",
+            f"cannot reprocess late rows of view {view.name!r}: its rows have no column {WINDOW!r}",
+            hint=f"keep the column {WINDOW!r} in its function, or recompute the whole view from the log: "
+            f"headwater rebuild {view.name}",
         )
     numbers = [row.number for row in waiting]
     table = rows.toArrow()
@@ -53,9 +53,9 @@ def _all_late(store: ViewStore, view: str) -> list[LateRow]:
 
 
 def _missed(late: Sequence[LateRow]) -> Callable[[dict[str, Any]], bool]:
-    """Whether a row of the view is of a key and of a time that late rows are of.
+    """Make a function that returns whether a row of the view has the key and overlaps the window of a late row.
 
-    Sessions may have grown together with what came late, so windows are compared by overlap, not by name.
+    Late rows may merge sessions, so windows are compared by overlap, not by their bounds.
     """
     spans: dict[str, set[tuple[str, str]]] = defaultdict(set)
     names = tuple(late[0].key)

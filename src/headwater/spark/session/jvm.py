@@ -1,4 +1,4 @@
-"""Whether Spark's Java process lives: it is our child, and whatever we ask of it fails when it is gone."""
+"""Detects that Spark's Java process has died. It is a child process, and all calls to Spark fail without it."""
 
 import logging
 import signal
@@ -15,22 +15,22 @@ from pyspark.sql import SparkSession
 from headwater.errors import HeadwaterError, UnavailableError
 
 _NOTICE_S = 2.0
-"""A connection that breaks may be seen before the end of the process that broke it."""
+"""A broken connection may be noticed before the end of the process that broke it."""
 
 
 class SparkDiedError(UnavailableError):
-    """Spark's Java process has ended by itself: everything on it has to be made anew."""
+    """Spark's Java process has died: the session and all queries have to be created again."""
 
 
 @contextmanager
 def while_java_lives() -> Iterator[None]:
-    """Whatever goes wrong inside because Java is gone is told as that."""
+    """Raise SparkDiedError in place of errors that occur in the block because Java has died."""
     try:
         yield
     except SparkDiedError:
         raise
     except Exception as error:
-        # What is said in Spark's words or in ours was said while it lived, most likely.
+        # Spark's and Headwater's own errors were most likely raised while Java was alive.
         code = java_exit() if isinstance(error, HeadwaterError | PySparkException) else _java_exit_soon()
         if code is None:
             raise
@@ -38,23 +38,23 @@ def while_java_lives() -> Iterator[None]:
 
 
 def java_exit() -> int | None:
-    """How Spark's Java process ended; None while it lives, or if there is none."""
+    """Return the exit code of Spark's Java process; None while it runs, or if there is none."""
     process = getattr(SparkContext._gateway, "proc", None)
     return None if process is None else process.poll()
 
 
 def died(code: int) -> SparkDiedError:
-    """An error that says how it ended."""
+    """Make the error for a Java process that ended with this code."""
     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     why = ", as the system does when memory is short" if code == -signal.SIGKILL else ""
     return SparkDiedError(
         f"Spark's Java process has ended {how}{why}",
-        hint="start again: it goes on where it was; Spark's own words are in logs/spark.log",
+        hint="start the app again: it continues from its checkpoints; Spark's log is logs/spark.log",
     )
 
 
-def tell_nothing_twice(session: SparkSession) -> None:
-    """Have PySpark's own threads print no tracebacks when Java dies: it is told in a sentence, by us."""
+def silence_pyspark_threads(session: SparkSession) -> None:
+    """Keep PySpark's threads from printing tracebacks when Java dies, which SparkDiedError reports."""
     server: Any = session.sparkContext._accumulatorServer
     otherwise = server.handle_error
 
@@ -68,18 +68,18 @@ def tell_nothing_twice(session: SparkSession) -> None:
 
 
 class _NotFromPy4J(logging.Filter):
-    """Py4J logs to nobody's logger in particular."""
+    """Drops Py4J's messages, which it logs to the root logger."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "py4j" not in record.pathname
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop Spark; where Java is gone, forget it, so that a new session can be made."""
+    """Stop Spark; if Java has died, reset PySpark so that a new session can be created."""
     if java_exit() is None:
         session.stop()
         return
-    for _ in range(2):  # The first try ends where it finds nobody, the second behind that.
+    for _ in range(2):  # The first call fails where it needs Java, the second continues after that.
         with suppress(Exception):
             session.sparkContext.stop()
     SparkSession._instantiatedSession = None

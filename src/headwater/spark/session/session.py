@@ -1,6 +1,6 @@
-"""Starts Spark: with the Java that was found, for streams on one machine, and without noise on the screen.
+"""Starts a Spark session with settings for streams, usually on one machine.
 
-What Java and Spark have to say goes to a log file instead; errors reach Python anyway.
+The output of Java and Spark goes to a log file; errors are raised in Python.
 """
 
 import fcntl
@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.spark.session.java import JavaChoice, find_java
-from headwater.spark.session.jvm import stop_session, tell_nothing_twice
+from headwater.spark.session.jvm import silence_pyspark_threads, stop_session
 
 PREDECESSOR_S = 60.0
-"""How long the processes of a run that was killed may take to notice."""
+"""How long to wait until the processes of a killed run have ended."""
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -37,7 +37,7 @@ def spark_session(
     java: JavaChoice | None = None,
     conf: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[SparkSession]:
-    """A session that is stopped at the end; what Spark is told is in `_settings`, then in `conf`."""
+    """Yield a session, and stop it at the end. `conf` overrides the settings in `_settings`."""
     java = java or find_java(os.environ)
     os.environ["JAVA_HOME"] = str(java.chosen.home)
     # The workers must be the Python that has this package, whatever `python3` is on the PATH.
@@ -45,11 +45,11 @@ def spark_session(
     if master.startswith("local"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
     else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # A cluster's may be in another place.
-    # A failed query is told by the pipeline; Py4J would print the traceback as well, of the proxy and all.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # A cluster may have it at another path.
+    # The pipeline reports a failed query; Py4J would also print the traceback with its proxies.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for query_context in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(query_context).disabled = True  # As above: for a row that cannot be cast, say.
+        PySparkLogger.getLogger(query_context).disabled = True  # As above, for a row that cannot be cast, say.
     if master.startswith(("local", "spark://")):
         os.environ.setdefault("SPARK_HOME", str(_quick_home(log_file.with_name("spark-home"))))
     builder = SparkSession.builder.appName(name).master(master)
@@ -59,13 +59,13 @@ def spark_session(
         with _stderr_to(log_file):
             session = builder.getOrCreate()
             session.sparkContext.setLogLevel("WARN")
-            tell_nothing_twice(session)
+            silence_pyspark_threads(session)
     except HeadwaterError:
         raise
     except Exception as error:
         raise InvalidError(
             f"cannot start Spark at {master!r} with {java.chosen.home}: {error}",
-            hint=f"`headwater doctor` checks Java; Spark's own words are in {str(log_file)!r}",
+            hint=f"`headwater doctor` checks Java; Spark's log is {str(log_file)!r}",
         ) from error
     try:
         yield session
@@ -80,31 +80,31 @@ def _settings(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # Spark's 15 s for a worker to start are too few on a machine that is busy with other things.
+        # Spark's default of 15 s for a worker to start is too short on a busy machine.
         "spark.python.authenticate.socketTimeout": "120s",
         # There is a task for each core already.
         "spark.executorEnv.POLARS_MAX_THREADS": "1",
-        # Polars gives memory back after half a second, and the next batch has it zeroed again.
+        # By default Polars returns memory after half a second, and the system zeroes it again for the next batch.
         "spark.executorEnv._RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:10000",
-        # Facts about batches without rows are of no interest, and there are many.
+        # Progress of batches without rows is of no interest, and there are many.
         "spark.sql.streaming.noDataProgressEventInterval": "60000",
     }
     if master.startswith("local"):
-        # Spark's 200 are for clusters: on one machine each costs a task and a state store for nothing.
+        # Spark's default of 200 is for clusters: on one machine each needs a task and a state store for nothing.
         settings["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
         settings["spark.driver.host"] = "127.0.0.1"
         settings["spark.driver.bindAddress"] = "127.0.0.1"
         settings["spark.python.daemon.module"] = "headwater.spark.source.daemon"
-        # Spark sets it for functions but not for sources, and keeps workers apart by what is set for them.
+        # Spark sets it for functions but not for sources, and does not share workers with different variables.
         settings["spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"] = "1"
     return settings
 
 
 def _quick_home(folder: Path) -> Path:
-    """A SPARK_HOME of links to PySpark's files, all but one: the zip of its Python part.
+    """Create a SPARK_HOME of links to PySpark's files, without the zip of its Python part.
 
-    Spark puts that zip first on its workers' path, where every one of them compiles it anew. Without it they
-    import the installed, compiled package: on two cores the first result came after 15 s instead of 24.
+    Spark puts that zip first on its workers' path, and every worker would compile it. Without it they import the
+    installed, compiled package: on two cores the first result came after 15 s instead of 24.
     """
     folder.mkdir(parents=True, exist_ok=True)
     installed = Path(pyspark.__file__).parent.resolve()
@@ -118,11 +118,11 @@ def _quick_home(folder: Path) -> Path:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Have the JVM, which inherits it, write its stderr to a file; ours is back when it has started.
+    """Redirect stderr to a file while the JVM starts, which inherits it; restore ours afterwards.
 
-    The file is locked, and the lock is inherited too. So it is held until the last process of a run is gone, also
-    where the run itself was killed and its JVM goes on for a moment: a JVM that still writes to a checkpoint must
-    not meet its successor there.
+    The file is locked, and the JVM inherits the lock. So the lock is held until the last process of a run has
+    ended, even if the run itself was killed and its JVM continues for a moment: a JVM that still writes to a
+    checkpoint must not overlap with the next one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()

@@ -1,7 +1,9 @@
-"""Where Spark's Python workers come from: a process that imports what they all need, then forks one after another.
+"""The process that forks Spark's Python workers, after it has imported the modules that all of them need.
 
-PySpark's own forks first, and every worker imports pandas, PyArrow and the rest anew. Polars is left to the
-workers: it starts threads when it is imported, and a fork has only the thread that called it.
+PySpark's own daemon forks first, and then every worker imports pandas, PyArrow and the rest. Polars is imported in
+the workers: it starts threads when it is imported, and a forked process has only the thread that forked it.
+
+It is not in `session`, which sets it as `spark.python.daemon.module`, because it imports the data source.
 """
 
 import pandas  # noqa: F401 - for the workers

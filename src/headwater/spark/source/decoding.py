@@ -1,4 +1,4 @@
-"""Records to rows: decoding values by a schema, and telling apart what does not fit.
+"""Decodes records to rows by a schema, and separates the records that do not match it.
 
 A value must be a JSON object in valid UTF-8 whose fields have the declared types; a field may be missing (null),
 but the event time may not. Every record is either a row (`good_rows`) or a dead letter (`bad_records`).
@@ -31,17 +31,17 @@ from headwater.process.watermarks import UserEstimate
 
 EVENT_TIME_KEY = "headwater.eventTime"
 BY_PARTITION_KEY = "headwater.byPartition"
-"""On the event time's column: each task reads one partition, always the same one. Of other sources it need not."""
+"""Metadata of the event time's column: each task reads one partition, always the same; other sources do not."""
 DELAY_KEY, IDLE_KEY = "headwater.delay", "headwater.idle"
-"""On the event time's column, in microseconds: the watermark's delay, and when a partition is idle."""
+"""Metadata of the event time's column, in microseconds: watermark delay, and time until a partition is idle."""
 ESTIMATE_KEY = "headwater.watermark"
-"""On the event time's column: a user's own estimate of the watermark, pickled, as text."""
+"""Metadata of the event time's column: a user's own estimate of the watermark, pickled, as Base64 text."""
 RECORD_TIME = "timestamp"
 _ROW, _MISFIT = "_headwater_row", "_headwater_misfit"
 
 
 def event_time_of(rows: DataFrame) -> str:
-    """The column that was declared to be the event time; it is marked in the column's metadata."""
+    """Return the event time's column, which has the mark in its metadata; raise InvalidError if there is none."""
     for field in rows.schema.fields:
         if field.metadata.get(EVENT_TIME_KEY):
             return field.name
@@ -52,13 +52,13 @@ def event_time_of(rows: DataFrame) -> str:
 
 
 def estimate_of(rows: DataFrame, column: str) -> UserEstimate | None:
-    """The user's own estimate of the watermark, where the topic was declared with one."""
+    """Return the user's own estimate of the watermark, if the topic was declared with one."""
     pickled = rows.schema[column].metadata.get(ESTIMATE_KEY)
     return None if pickled is None else cast(UserEstimate, cloudpickle.loads(base64.b64decode(pickled)))
 
 
 def parse_schema(topic: Topic) -> StructType:
-    """Read a topic's schema and check that its event time is a time."""
+    """Parse a topic's schema and check that its event time is a timestamp."""
     assert topic.schema is not None
     try:
         schema = cast(StructType, StructType.fromDDL(topic.schema))
@@ -83,7 +83,7 @@ def parse_schema(topic: Topic) -> StructType:
 
 
 def good_rows(records: DataFrame, topic: Topic) -> DataFrame:
-    """The rows of those records that fit, with the event time marked."""
+    """Return the rows of the records that match the schema, with the event time marked."""
     if topic.schema is None:
         return _mark_event_time(records, RECORD_TIME, topic)
     schema = parse_schema(topic)
@@ -93,20 +93,20 @@ def good_rows(records: DataFrame, topic: Topic) -> DataFrame:
         return _mark_event_time(decoded.select(*columns), topic.event_time, topic)
     if RECORD_TIME in schema.names:
         raise InvalidError(
-            f"topic {topic.name!r} has a column 'timestamp' and no event time: say event_time='timestamp', "
-            "or rename the column so that the record's own timestamp can take its place"
+            f"topic {topic.name!r} has a column 'timestamp' and no event time: pass event_time='timestamp', "
+            "or rename the column so that the record's own timestamp can be the event time"
         )
     return _mark_event_time(decoded.select(*columns, RECORD_TIME), RECORD_TIME, topic)
 
 
 def bad_records(records: DataFrame, topic: Topic) -> DataFrame:
-    """The records that do not fit, as they are."""
+    """Return the records that do not match the schema, unchanged."""
     schema = parse_schema(topic)
     return _decode(records, schema).where(_is_bad(topic)).select(*records.columns)
 
 
 def explain_misfit(value: bytes | None, topic: Topic) -> str:
-    """Say in words why a record was not taken."""
+    """Return the reason why a record does not match the schema."""
     if value is None:
         return "the value is null, expected a JSON object"
     try:
@@ -122,7 +122,7 @@ def explain_misfit(value: bytes | None, topic: Topic) -> str:
             return problem
     if topic.event_time is not None and parsed.get(topic.event_time) is None:
         return f"the event time {topic.event_time!r} is missing"
-    return f"the value does not fit the schema {topic.schema!r}"
+    return f"the value does not match the schema {topic.schema!r}"
 
 
 def _decode(records: DataFrame, schema: StructType) -> DataFrame:
@@ -133,12 +133,12 @@ def _decode(records: DataFrame, schema: StructType) -> DataFrame:
 
 def _is_bad(topic: Topic) -> Column:
     text = F.col("value").cast("string")
-    # Spark would take the first object of an array and drop the others without a word.
+    # Spark would silently take the first object of an array and drop the others.
     is_array = F.ltrim(text).startswith("[")
     bad = F.col(_ROW).isNull() | F.col(f"{_ROW}.{_MISFIT}").isNotNull() | is_array | ~F.is_valid_utf8(text)
     if topic.event_time is not None:
         bad = bad | F.col(f"{_ROW}.`{topic.event_time}`").isNull()
-    # Null means that some part is unknown, which is no better than bad.
+    # Null means that some part is unknown: the record counts as bad.
     return F.coalesce(bad, F.lit(True))
 
 
@@ -148,7 +148,7 @@ def _mark_event_time(rows: DataFrame, column: str, topic: Topic) -> DataFrame:
         if duration is not None:
             marks[key] = micros(duration)
     if topic.watermark is not None:
-        # A DataFrame is all that a view's function is given, so this travels with its column.
+        # A view's function gets only a DataFrame, so the estimate is attached to its column.
         marks[ESTIMATE_KEY] = base64.b64encode(_pickled(UserEstimate(topic.watermark))).decode()
     return rows.withMetadata(column, marks)
 
@@ -165,7 +165,7 @@ def _field_problem(field: StructField, value: Any) -> str | None:
 
 
 def _fits(kind: DataType, value: Any) -> bool:
-    """Whether a JSON value can be of a type; what is too fine for this is told by the general message."""
+    """Return whether a JSON value can be of a type; finer problems get the general message."""
     if isinstance(kind, BooleanType):
         return isinstance(value, bool)
     if isinstance(kind, NumericType):

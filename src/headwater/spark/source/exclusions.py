@@ -1,7 +1,7 @@
-"""Which records a query leaves out: those its function failed on, and those that came back for another query.
+"""The records that a query leaves out: those its function failed on, and those redriven for another query.
 
-A record that a query leaves out is in the topic's dead-letter topic, in a letter with the query's name, so the
-list is derived from the log. A small file keeps what was read of it, so that a start need not read all letters:
+A record that a query leaves out is in the topic's dead-letter topic, in a dead letter with the query's name, so
+the list is derived from the log. A small file caches it, so that a start need not read all dead letters:
 
     {"read": {"orders.deadletter": 18}, "excluded": {"orders": {"0": [5, 17]}}}
 """
@@ -26,7 +26,7 @@ _ONLY = ONLY_HEADER.encode()
 
 
 class Exclusions:
-    """The records that one query leaves out. `reader` is its name in letters, `app.query`."""
+    """The records that one query leaves out. `reader` is its name in dead letters, `app.query`."""
 
     def __init__(self, path: Path, reader: str, topics: Iterable[Topic]) -> None:
         self.reader = reader
@@ -48,18 +48,18 @@ class Exclusions:
         return offset in self._excluded.get(partition, ())
 
     def catch_up(self, client: Client) -> None:
-        """Take in the letters that were written since the last time."""
+        """Read the dead letters that were written since the last call."""
         there = client.topics([letters.topic for letters in self._letters])
         before = json.dumps(self._read)
         for letters in self._letters:
             if letters.topic in there:
                 self._take(client, letters)
         if json.dumps(self._read) != before:
-            with suppress(OSError):  # It can be read from the log again.
+            with suppress(OSError):  # The file is only a cache of the log.
                 self._save()
 
     def options(self, topic: str, *, also: Iterable[tuple[TopicPartition, int]] = ()) -> dict[str, str]:
-        """The source's options for a topic that the query reads; `also` is left out, too, though not for good."""
+        """Return the source's options for a topic that the query reads; `also` is excluded for this read only."""
         unwanted = {tp: set(offsets) for tp, offsets in self._excluded.items()}
         for tp, offset in also:
             unwanted.setdefault(tp, set()).add(offset)
@@ -87,7 +87,7 @@ class Exclusions:
 
 
 def exclusions_of(data: Path, app: str, query: Query, servers: str) -> Exclusions:
-    """What a query of an app leaves out, as of now."""
+    """Read the records that a query of an app leaves out now."""
     exclusions = Exclusions(data / "excluded" / f"{query.name}.json", f"{app}.{query.name}", query.topics)
     with Client(servers) as client:
         exclusions.catch_up(client)
@@ -97,7 +97,7 @@ def exclusions_of(data: Path, app: str, query: Query, servers: str) -> Exclusion
 def leave_out(
     rows: pa.RecordBatch, data: Buffer, partition: TopicPartition, excluded: Excluded, reader: str | None
 ) -> pa.RecordBatch:
-    """The rows decoded from `data`, without those that a reader is not to see."""
+    """Return the rows decoded from `data`, without those that are excluded or meant for another reader."""
     unwanted = set(dict(excluded).get(partition, ()))
     if reader is not None:
         unwanted |= {offset for offset, name in _addressed(data).items() if name != reader.encode()}
@@ -109,7 +109,7 @@ def leave_out(
 
 
 def _addressed(data: Buffer) -> Mapping[int, bytes | None]:
-    """The records that are for one reader only. Each was appended by itself, so most batches need no look."""
+    """Return the records for one reader only. Each was appended alone, so larger batches need not be decoded."""
     found: dict[int, bytes | None] = {}
     for at, header in walk(data):
         if header.count != 1 or header.is_control:

@@ -1,6 +1,6 @@
-"""Which offsets a query reads: options, limits and splits. Pure; no Spark, no connection.
+"""The offsets that a query reads: options, limits and splits. Pure: no Spark, no connection.
 
-Names and meanings are those of Spark's Kafka source. Offsets have its shape too: `{"orders": {"0": 17}}`.
+Names and meanings are those of Spark's Kafka source. Offsets have its JSON form too: `{"orders": {"0": 17}}`.
 """
 
 import json
@@ -17,7 +17,7 @@ from headwater.transmit.client.client import EARLIEST, LATEST
 Offsets = dict[TopicPartition, int]
 OffsetsJson = dict[str, dict[str, int]]
 Excluded = tuple[tuple[TopicPartition, tuple[int, ...]], ...]
-"""Single records of partitions that are left out."""
+"""Offsets of single records to leave out, by partition."""
 
 BOOTSTRAP = "kafka.bootstrap.servers"
 ISOLATION = "kafka.isolation.level"
@@ -27,9 +27,9 @@ _SELECTIONS = ("subscribe", "subscribepattern", "assign")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Where reading starts or ends: a place for all partitions, or one for each.
+    """The start or end of a read: one position for all partitions, or one for each.
 
-    Places are offsets, EARLIEST, LATEST, or with `is_time` milliseconds since 1970.
+    A position is an offset, EARLIEST or LATEST, or with `is_time` milliseconds since 1970.
     """
 
     everywhere: int | None = None
@@ -39,7 +39,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What the user asked for."""
+    """The checked options of a read."""
 
     bootstrap_servers: str
     topics: tuple[str, ...] = ()
@@ -50,16 +50,16 @@ class SourceOptions:
     max_offsets_per_trigger: int | None = None
     min_partitions: int | None = None
     every_partition: bool = False
-    """A stream has a task for each partition in every batch, also for one without new records."""
+    """A stream has a task for each partition in every batch, even without new records."""
     include_headers: bool = False
     fail_on_data_loss: bool = True
     read_committed: bool = False
     excluded: Excluded = ()
     reader: str | None = None
-    """Who reads: records that came back from a dead-letter topic for somebody else are left out."""
+    """Name of the reader: records that were redriven for another reader are left out."""
 
     def wants(self, topic: str) -> bool:
-        """Whether a topic is one of those to read."""
+        """Return whether a topic is to be read."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.named_topics
@@ -70,7 +70,7 @@ class SourceOptions:
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Check the options of `spark.read` or `spark.readStream`; an InvalidError says what to put right."""
+    """Check the options of `spark.read` or `spark.readStream`; raise InvalidError for a wrong one."""
     given = {name.lower(): value for name, value in options.items()}
     if BOOTSTRAP not in given:
         raise InvalidError(f"cannot read the log: option {BOOTSTRAP!r} is missing", hint="host:port of a broker")
@@ -99,7 +99,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
 
 
 def to_json(offsets: Offsets) -> OffsetsJson:
-    """Offsets as Spark keeps them in its checkpoint."""
+    """Convert offsets to the form in Spark's checkpoint."""
     result: OffsetsJson = {}
     for partition in sorted(offsets):
         result.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
@@ -107,7 +107,7 @@ def to_json(offsets: Offsets) -> OffsetsJson:
 
 
 def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Offsets out of a checkpoint."""
+    """Convert offsets from the form in Spark's checkpoint."""
     return {
         TopicPartition(topic, int(number)): int(offset)
         for topic, partitions in offsets.items()
@@ -116,9 +116,9 @@ def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def limit_offsets(start: Offsets, latest: Offsets, max_rows: int) -> Offsets:
-    """Where a batch of about `max_rows` ends: each partition gives its share of what is waiting.
+    """Return the end offsets of a batch of about `max_rows`, in proportion to each partition's backlog.
 
-    A partition with anything waiting gives at least one record, so that none is starved.
+    A partition with a backlog contributes at least one record, so that none is starved.
     """
     waiting = {tp: end - start.get(tp, end) for tp, end in latest.items()}
     total = sum(n for n in waiting.values() if n > 0)
@@ -140,7 +140,7 @@ class Range:
 
 
 def split(start: Offsets, end: Offsets, min_partitions: int | None) -> list[Range]:
-    """Cut a batch into ranges for tasks: one a partition, or more where more are asked for."""
+    """Split a batch into ranges for tasks: one for each partition, or more to reach `min_partitions`."""
     whole = [Range(tp, start[tp], end[tp]) for tp in sorted(end) if end[tp] > start[tp]]
     total = sum(r.end - r.start for r in whole)
     if min_partitions is None or len(whole) >= min_partitions:
@@ -158,7 +158,7 @@ def _cut(whole: Range, parts: int) -> Iterable[Range]:
 
 
 def _bound(given: Mapping[str, str], side: str, *, default: int) -> Bound:
-    """Kafka's order of precedence: timestamp for all, timestamps by partition, offsets."""
+    """Read a bound in Kafka's order of precedence: timestamp for all, timestamps by partition, offsets."""
     timestamp = given.get(f"{side}timestamp")
     if timestamp is not None:
         return Bound(everywhere=_int(f"{side}Timestamp", timestamp), is_time=True)
@@ -168,9 +168,9 @@ def _bound(given: Mapping[str, str], side: str, *, default: int) -> Bound:
     offsets = given.get(f"{side}offsets")
     if offsets is None:
         return Bound(everywhere=default)
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    if offsets.lower() in words:
-        return Bound(everywhere=words[offsets.lower()])
+    named = {"earliest": EARLIEST, "latest": LATEST}
+    if offsets.lower() in named:
+        return Bound(everywhere=named[offsets.lower()])
     return Bound(each=_each(f"{side}Offsets", offsets))
 
 

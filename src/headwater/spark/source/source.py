@@ -1,7 +1,7 @@
 """The log as a Spark data source, `format("headwater")`: streaming and batch reads, and writes.
 
-It speaks Kafka's protocol, so it reads Apache Kafka as well. Records go from the broker to Spark as Arrow
-batches. Options and columns are those of Spark's Kafka source.
+It uses Kafka's protocol, so it reads Apache Kafka as well. Records go from the broker to Spark as Arrow batches.
+Options and columns are those of Spark's Kafka source.
 """
 
 import time
@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidError, UnavailableError
 from headwater.record import TopicPartition
-from headwater.spark.session.workers import settle
+from headwater.spark.session.workers import freeze_imports
 from headwater.spark.source.exclusions import leave_out
 from headwater.spark.source.offsets import (
     Bound,
@@ -53,7 +53,7 @@ COLUMNS = (
 HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
 
 PATIENCE_S = 60.0
-"""How long a broker may be away (being restarted, say) before the query fails."""
+"""How long a broker may be unavailable (during a restart, say) before the query fails."""
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class RangePartition(InputPartition):
 
 
 class LogReader(DataSourceReader):
-    """Reads what is there, from a starting to an ending bound."""
+    """Reads the records between a starting and an ending bound."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -105,12 +105,12 @@ class LogReader(DataSourceReader):
         return [RangePartition(r) for r in split(start, end, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark asks for one partition, None, where there are none.
+        # Where there are no partitions, Spark reads one: None.
         return read_range(self._options, partition.range) if isinstance(partition, RangePartition) else iter(())
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads micro-batches. Lives in a process on the driver; only its options travel to the tasks."""
+    """Reads micro-batches. Runs in a process on the driver; only its options are sent to the tasks."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -122,7 +122,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_options": self._options, "_client": None, "_stop_at": None, "_latest": None}
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802
-        return to_json(self._ask(lambda c: _resolve(c, _partitions(c, self._options), self._options.starting)))
+        return to_json(self._call(lambda c: _resolve(c, _partitions(c, self._options), self._options.starting)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows = self._options.max_offsets_per_trigger
@@ -134,11 +134,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
         known = from_json(start)
         self._latest = self._stop_at or self._find_latest()
-        # A partition that has appeared since is read from its beginning.
+        # A new partition is read from its first record.
         appeared = [tp for tp in self._latest if tp not in known]
         if appeared:
-            known.update(self._ask(lambda c: c.offsets(appeared, EARLIEST)))
-        # A log that was deleted and made anew is shorter than what we have read; partitions() says so.
+            known.update(self._call(lambda c: c.offsets(appeared, EARLIEST)))
+        # A topic that was deleted and recreated ends before the offsets we have read; partitions() raises for it.
         latest = {tp: max(end, known[tp]) for tp, end in self._latest.items()}
         if isinstance(limit, ReadMaxRows):
             latest = limit_offsets(known, latest, limit.max_rows)
@@ -152,25 +152,25 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         changed = [tp for tp in until if until[tp] != begin.get(tp)]
         if not changed:
             return []
-        earliest = self._ask(lambda c: c.offsets(changed, EARLIEST))
+        earliest = self._call(lambda c: c.offsets(changed, EARLIEST))
         begin = {tp: begin.get(tp, earliest[tp]) for tp in changed}
         lost = {tp: (begin[tp], earliest[tp]) for tp in changed if begin[tp] < earliest[tp]}
         if lost and self._options.fail_on_data_loss:
             raise InvalidError(
-                "records are gone before they were read: "
+                "records were deleted before they were read: "
                 + ", ".join(f"{tp} from {at} to {first}" for tp, (at, first) in lost.items())
-                + "; set failOnDataLoss to false to go on without them"
+                + "; set failOnDataLoss to false to continue without them"
             )
         begin = {tp: max(begin[tp], earliest[tp]) for tp in changed}
         if self._options.every_partition:
-            # A task for each, in the same order each time: then a task's number stands for its partition.
+            # A task for each, in the same order each time, so that a task's number identifies its partition.
             return [RangePartition(Range(tp, begin.get(tp, until[tp]), until[tp])) for tp in sorted(until)]
         ranges = split(begin, {tp: until[tp] for tp in changed}, self._options.min_partitions)
         return [RangePartition(r) for r in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        settle()
+        freeze_imports()
         return read_range(self._options, partition.range)
 
     def stop(self) -> None:
@@ -178,12 +178,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client.close()
 
     def _find_latest(self) -> Offsets:
-        return self._ask(lambda c: c.offsets(_partitions(c, self._options), LATEST))
+        return self._call(lambda c: c.offsets(_partitions(c, self._options), LATEST))
 
-    def _ask(self, question: Callable[[Client], T]) -> T:
-        """Ask the broker, with patience while it is away."""
+    def _call(self, request: Callable[[Client], T]) -> T:
+        """Send a request to the broker, and retry while it is unavailable."""
         client = self._client = self._client or _client(self._options)
-        return _patiently(lambda: question(client))
+        return _retry(lambda: request(client))
 
 
 class LogWriter(DataSourceArrowWriter):
@@ -217,7 +217,7 @@ def _client(options: SourceOptions) -> Client:
 
 
 def _partitions(client: Client, options: SourceOptions) -> list[TopicPartition]:
-    """The partitions to read; a topic that was named but is not there is an error."""
+    """Return the partitions to read; raise InvalidError if a named topic does not exist."""
     topics = client.topics(None if options.pattern is not None else options.named_topics)
     missing = [name for name in options.named_topics if name not in topics]
     if missing:
@@ -238,7 +238,7 @@ def _partitions(client: Client, options: SourceOptions) -> list[TopicPartition]:
 def _resolve(
     client: Client, partitions: Sequence[TopicPartition], bound: Bound, *, otherwise: int = EARLIEST
 ) -> Offsets:
-    """Turn a bound into offsets; partitions that a bound leaves out are at `otherwise`."""
+    """Resolve a bound to offsets; partitions that it does not name are at `otherwise`."""
     if bound.everywhere is not None:
         wanted = dict.fromkeys(partitions, bound.everywhere)
     else:
@@ -249,20 +249,20 @@ def _resolve(
         wanted = {tp: each.get(tp, otherwise) for tp in partitions}
     fixed = {} if bound.is_time else {tp: at for tp, at in wanted.items() if at >= 0}
     looked_up = client.offsets_at({tp: at for tp, at in wanted.items() if tp not in fixed})
-    behind_the_end = [tp for tp, at in looked_up.items() if at < 0]
-    if behind_the_end:
-        looked_up.update(client.offsets(behind_the_end, LATEST))
+    after_the_end = [tp for tp, at in looked_up.items() if at < 0]
+    if after_the_end:
+        looked_up.update(client.offsets(after_the_end, LATEST))
     return {**looked_up, **fixed}
 
 
 def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """Read a range, in a task or wherever its records are wanted."""
+    """Read the records of a range as Arrow batches."""
     at = wanted.start
     if at >= wanted.end:
         return
     with _client(options) as client:
         while at < wanted.end:
-            data, at_next = _patiently(lambda: client.read(wanted.partition, at))  # noqa: B023
+            data, at_next = _retry(lambda: client.read(wanted.partition, at))  # noqa: B023
             batch = to_arrow(data, wanted.partition, at, wanted.end, include_headers=options.include_headers)
             batch = leave_out(batch, data, wanted.partition, options.excluded, options.reader)
             if batch.num_rows:
@@ -270,7 +270,7 @@ def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch
             at = at_next
 
 
-def _patiently(call: Callable[[], T]) -> T:
+def _retry(call: Callable[[], T]) -> T:
     deadline = time.monotonic() + PATIENCE_S
     pause_s = 0.1
     while True:

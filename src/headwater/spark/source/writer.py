@@ -1,7 +1,8 @@
-"""Arrow rows to the log: what `df.write.format("headwater")` does in each task.
+"""Writes Arrow rows to the log: the part of `df.write.format("headwater")` that runs in each task.
 
-Columns as in Spark's Kafka sink: `value`, and if wanted `key`, `topic`, `partition` and `headers`. A record with
-a key goes where every other Kafka client would send it (murmur2 of the key), one without goes round by batch.
+Columns are those of Spark's Kafka sink: `value`, and optionally `key`, `topic`, `partition` and `headers`. A
+record with a key goes to the partition that every other Kafka client would choose (murmur2 of the key); records
+without a key go to the partitions in turn, batch by batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +25,14 @@ _COLUMNS = ("key", "value", "topic", "partition", "headers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """Where rows go."""
+    """The destination of a write."""
 
     bootstrap_servers: str
     topic: str | None
 
 
 def producer_options(options: Mapping[str, str], columns: Sequence[str]) -> ProducerOptions:
-    """Check the options and the columns of a write; an InvalidError says what to put right."""
+    """Check the options and the columns of a write; raise InvalidError for a wrong one."""
     given = {name.lower(): value for name, value in options.items()}
     if BOOTSTRAP not in given:
         raise InvalidError(f"cannot write to the log: option {BOOTSTRAP!r} is missing")
@@ -40,15 +41,15 @@ def producer_options(options: Mapping[str, str], columns: Sequence[str]) -> Prod
     unknown = [name for name in columns if name not in _COLUMNS]
     if unknown:
         raise InvalidError(
-            f"cannot write to the log: it takes the columns {', '.join(_COLUMNS)}, found also {', '.join(unknown)}"
+            f"cannot write to the log: it has the columns {', '.join(_COLUMNS)}, found also {', '.join(unknown)}"
         )
     if "topic" not in given and "topic" not in columns:
-        raise InvalidError("cannot write to the log: set the option 'topic' or give a column 'topic'")
+        raise InvalidError("cannot write to the log: set the option 'topic' or add a column 'topic'")
     return ProducerOptions(bootstrap_servers=given[BOOTSTRAP], topic=given.get("topic"))
 
 
 class ArrowProducer:
-    """Sends Arrow batches; everything is safe when the `with` block ends."""
+    """Sends Arrow batches; all records are acknowledged when the `with` block ends."""
 
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
@@ -60,7 +61,7 @@ class ArrowProducer:
         self._turn = 0
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Take rows; those of a partition are sent when there are enough of them."""
+        """Buffer rows; those of a partition are sent when there are enough of them."""
         now_ms = self._clock.now_ms()
         self._turn += 1
         for row in batch.to_pylist():

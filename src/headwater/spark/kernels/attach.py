@@ -1,0 +1,71 @@
+"""The one place where an operator is attached to Spark: `attach` runs a kernel over the rows of a DataFrame.
+
+A new operator is a kernel in `headwater.process` and a function in `headwater.spark.operators` that
+
+1. reads the event time and the watermark of its input (`operators.timing`),
+2. makes the kernel for the schema of its input (`operators.timing.kernel_schema`),
+3. calls `attach` with a description of what it computes (`describe`).
+
+The description is kept with the query's checkpoint (`pipeline.definition`). A query whose description has changed
+cannot continue from its checkpoint, so neither the names nor the texts in it may change without need.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from headwater.process.kernel import BEGINNING, Kernel
+from headwater.spark.kernels.query_context import current_query
+from headwater.spark.kernels.runner import Times, run_kernel
+from headwater.spark.kernels.watermark_sources import WATERMARK
+from headwater.spark.source.decoding import EVENT_TIME_KEY
+
+Description = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputTiming:
+    """The event time and the watermark of an operator's output.
+
+    `event_time` is the column of its event time, if the output has that column. With `has_watermark` the output
+    has a column `_watermark` for the next operator. Rows may be `hold` microseconds older than the watermark at
+    which they are emitted; that much is subtracted from it, so that they are not late.
+    """
+
+    event_time: str | None = None
+    has_watermark: bool = False
+    hold: int = 0
+
+
+def describe(name: str, kernel: Kernel, parts: Mapping[str, Any]) -> Description:
+    """Describe an operator by its name, its arguments and the schema of its state."""
+    state = {name: str(dict(table.schema)) for name, table in kernel.initial().items()}
+    return {"name": name, **parts, "state": state}
+
+
+def attach(
+    rows: DataFrame,
+    kernel: Kernel,
+    description: Description,
+    *,
+    by: Sequence[str],
+    kind: str,
+    times: Times = Times(),  # noqa: B008 - frozen
+    output: OutputTiming = OutputTiming(),  # noqa: B008 - frozen
+) -> DataFrame:
+    """Run a kernel over the rows of a DataFrame, with one state for each value of `by`.
+
+    `kind` names the operator in facts and in the late ledger.
+    """
+    current_query().descriptions.append(description)
+    times_in = {"watermark": WATERMARK} if output.has_watermark else {}
+    result = run_kernel(rows, kernel, by=by, times=times, times_in=times_in, kind=kind)
+    if output.has_watermark and output.hold:
+        held = F.greatest(F.col(WATERMARK), F.lit(BEGINNING + output.hold)) - output.hold
+        result = result.withColumn(WATERMARK, held)
+    if output.event_time is None or output.event_time not in result.columns:
+        return result
+    return result.withMetadata(output.event_time, {EVENT_TIME_KEY: True})

@@ -1,0 +1,150 @@
+"""The event time and the watermark of a DataFrame, read from the metadata of its columns.
+
+The source marks the event time's column with metadata (`source.decoding`), and an operator adds a column
+`_watermark` to its output. `timing_of` reads both. `Timing.row_times` and `mark_times` convert it to the `Times`
+with which a kernel is run: the first for a kernel that looks at the event times itself, the second for one whose
+rows carry their watermark in a column of its own (`with_marks`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+import polars as pl
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from headwater.process.watermarks import Estimate
+from headwater.spark.kernels.frames import empty_like
+from headwater.spark.kernels.runner import Times
+from headwater.spark.kernels.watermark_sources import (
+    METADATA_COLUMNS,
+    SOURCE,
+    SOURCES_MAX,
+    WATERMARK,
+    inputs_of,
+    source_number,
+)
+from headwater.spark.source.decoding import BY_PARTITION_KEY, DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, estimate_of
+
+MARK = "_mark"
+"""Column of the watermark of each row, for the operator that the rows go into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """The event time and the watermark of a DataFrame's rows.
+
+    `has_watermark` means that an operator added the column `_watermark`; otherwise the watermark is estimated from
+    the event times, by `estimate` or with `delay`. Unless `by_partition`, all tasks are one source: there are as
+    many tasks of files as there happen to be, and some buckets of an operator may never emit rows. Rows of a
+    union, which has several `inputs`, name their source in a column: `has_source`.
+    """
+
+    event_time: str | None = None
+    delay: int = 0
+    idle_after: int | None = None
+    by_partition: bool = False
+    estimate: Estimate | None = None
+    inputs: int = 1
+    has_watermark: bool = False
+    has_source: bool = False
+    ignored: bool = False
+    """The rows do not hold the watermark back: those of a table that a stream is joined with."""
+
+    @property
+    def mark(self) -> Column | None:
+        """The watermark of each row; None if the rows have none."""
+        if self.ignored or not (self.has_watermark or self.event_time):
+            return None
+        if self.has_watermark:
+            return F.col(WATERMARK)
+        return F.unix_micros(F.col(f"`{self.event_time}`").cast("timestamp")) - self.delay
+
+    def source(self, first: int = 0) -> Column:
+        """Return the number of each row's source; `first` is the number of this DataFrame's first input."""
+        if self.has_watermark and self.has_source:
+            return F.col(SOURCE) + first * SOURCES_MAX
+        return source_number(first, one=self.has_watermark or not self.by_partition)
+
+    def row_times(self) -> Times:
+        """Return the times for a kernel that looks at the event times of its rows."""
+        return Times(
+            event_time=self.event_time,
+            delay=self.delay,
+            idle_after=self.idle_after,
+            by_partition=self.by_partition,
+            estimate=self.estimate,
+            watermark=WATERMARK if self.has_watermark else None,
+            source=SOURCE if self.has_source else None,
+            inputs=self.inputs,
+        )
+
+
+def timing_of(rows: DataFrame) -> Timing:
+    """Read the event time and the watermark of a DataFrame from its columns."""
+    field = next((field for field in rows.schema.fields if field.metadata.get(EVENT_TIME_KEY)), None)
+    name, metadata = (None, {}) if field is None else (field.name, field.metadata)
+    has_watermark = WATERMARK in rows.columns
+    return Timing(
+        event_time=name,
+        delay=int(metadata.get(DELAY_KEY, 0)),
+        idle_after=metadata.get(IDLE_KEY),
+        by_partition=bool(metadata.get(BY_PARTITION_KEY)),
+        estimate=None if name is None or has_watermark else estimate_of(rows, name),
+        inputs=inputs_of(rows, name),
+        has_watermark=has_watermark,
+        has_source=SOURCE in rows.columns,
+    )
+
+
+def mark_times(*timings: Timing) -> Times:
+    """Return the times for a kernel whose rows have their watermark in `MARK`, from one input or several."""
+    marked = [timing for timing in timings if timing.mark is not None]
+    if not marked:
+        return Times()
+    firsts = accumulate((timing.inputs for timing in timings), initial=0)
+    idle_after = common_idle(marked)
+    return Times(
+        watermark=MARK,
+        source=SOURCE,
+        inputs=sum(timing.inputs for timing in marked),
+        estimates={
+            first: timing.estimate
+            for first, timing in zip(firsts, timings, strict=False)
+            if timing.estimate is not None
+        },
+        idle_after=idle_after,
+        processing_time=idle_after is not None,
+    )
+
+
+def common_idle(timings: Iterable[Timing]) -> int | None:
+    """Return when all inputs are idle; None if one of them never is, because then it must be waited for."""
+    idles = [timing.idle_after for timing in timings]
+    return None if None in idles else max(idle for idle in idles if idle is not None)
+
+
+def with_marks(rows: DataFrame, timing: Timing) -> DataFrame:
+    """Add the columns `MARK` and `SOURCE` to rows that have a watermark, in place of `_watermark`."""
+    mark = timing.mark
+    if mark is None:
+        return rows.drop(WATERMARK, SOURCE)
+    return rows.withColumns({MARK: mark, SOURCE: timing.source()}).drop(WATERMARK)
+
+
+def select_used(rows: DataFrame, names: Iterable[str | None]) -> DataFrame:
+    """Select the columns that a kernel uses, and those of the times; Spark cannot know which it does not use.
+
+    Without one of the named columns all are returned, so that the kernel can report which it misses.
+    """
+    used = {name for name in names if name is not None}
+    if not used <= set(rows.columns):
+        return rows
+    kept = {*used, timing_of(rows).event_time, *METADATA_COLUMNS}
+    return rows.select(*(f"`{name}`" for name in rows.columns if name in kept))
+
+
+def kernel_schema(rows: DataFrame) -> pl.Schema:
+    """Return the schema in which a kernel sees the rows of a DataFrame."""
+    return empty_like(rows.drop(WATERMARK, SOURCE, MARK).schema).schema

@@ -1,0 +1,227 @@
+"""Builds a query's plan and sink, and starts it from its checkpoint.
+
+Everything a query needs to continue after a crash is below the app's data directory: its checkpoint
+(`checkpoints/<query>`) and the store with its results.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructField, StructType
+
+from headwater.app import App, Query, SinkQuery, Topic, View
+from headwater.change import CHANGE
+from headwater.clock import Clock
+from headwater.errors import ConflictError
+from headwater.sink import Stream
+from headwater.spark.kernels.spool import Spool
+from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
+from headwater.spark.pipeline.batch_sinks import BatchSink, ExternalSink, ViewSink
+from headwater.spark.pipeline.checkpoint import check_checkpoint, last_done, run_of
+from headwater.spark.pipeline.dead_letters import DEAD_LETTER_TRIGGER, dead_letter_sink
+from headwater.spark.pipeline.definition import (
+    check_definition,
+    keep_partitions,
+    read_definition,
+    write_definition,
+)
+from headwater.spark.pipeline.plan import APPEND, UPDATE, Plan, plan_query, read_stream
+from headwater.spark.pipeline.running_queries import Launch, RunningQueries
+from headwater.spark.source.decoding import bad_records
+from headwater.spark.source.exclusions import Exclusions, exclusions_of
+from headwater.store.columns import Column
+from headwater.store.generations import Generation, Generations
+from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
+from headwater.store.views import ViewStore
+
+_EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+
+VIEW_TRIGGER = "500 milliseconds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """The log that a pipeline reads and its data directory; with `once` it stops at the end of the log."""
+
+    bootstrap_servers: str
+    data: Path
+    once: bool = False
+
+    def checkpoint(self, generation: str) -> Path:
+        return self.data / "checkpoints" / generation
+
+
+class QueryLauncher:
+    """Launches the queries of an app into the registry of running queries."""
+
+    def __init__(
+        self,
+        app: App,
+        spark: SparkSession,
+        store: ViewStore,
+        queries: RunningQueries,
+        settings: PipelineSettings,
+    ) -> None:
+        self._app = app
+        self._spark = spark
+        self._store = store
+        self._queries = queries
+        self._settings = settings
+        self._generations = Generations(store)
+        self._exclusions: dict[str, Exclusions] = {}
+        self._external_sinks: list[ExternalSink] = []
+
+    def load_exclusions(self) -> None:
+        """Read which records each query leaves out; needed before anything is planned."""
+        for query in self._app.queries:
+            self._exclusions[query.name] = exclusions_of(
+                self._settings.data, self._app.name, query, self._settings.bootstrap_servers
+            )
+
+    def left_out(self) -> dict[str, int]:
+        """Return how many records each query leaves out because its function fails on them."""
+        return {name: len(exclusions) for name, exclusions in self._exclusions.items()}
+
+    def plan(self, query: Query, generation: Generation | None = None) -> Plan:
+        """Plan a query with its current generation, or with the given one."""
+        generation = generation or self._generations.current(query.name)
+        read = partial(
+            read_stream,
+            self._spark,
+            servers=self._settings.bootstrap_servers,
+            starting=generation.starting,
+            exclusions=self._exclusions[generation.query],
+        )
+        return plan_query(query, read, self._spool(query))
+
+    def save_definition(self, plan: Plan, generation: Generation) -> None:
+        """Save a query's definition with its checkpoint; ConflictError if it does not match the checkpoint."""
+        folder = self._settings.checkpoint(generation.name)
+        for difference in check_definition(folder, plan.query, plan.definition):
+            body = {"state": "starting", "note": f"continues with a compatible change: {difference}"}
+            self._queries.report(plan.query.name, body)
+        write_definition(folder, keep_partitions(read_definition(folder), plan.definition))
+
+    def make_sink(self, plan: Plan, generation: Generation) -> BatchSink:
+        """Make a query's sink: open its external sink, or declare its view in the store."""
+        query, spool = plan.query, self._spool(plan.query)
+        if isinstance(query, SinkQuery):
+            stream = Stream(
+                query=f"{self._app.name}.{query.name}",
+                schema=_arrow_schema(plan.rows),
+                key=query.key,
+                changes=CHANGE in plan.rows.columns,
+                servers=self._settings.bootstrap_servers,
+                continues=generation.continues,
+            )
+            sink = ExternalSink(query, stream, self._store, spool, self._queries.report_operators)
+            self._external_sinks.append(sink)
+            sink.open()
+            return sink
+        assert isinstance(query, View)
+        checkpoint = self._settings.checkpoint(generation.name)
+        _check_store(self._store, query, checkpoint)
+        self._store.declare(_shape(query, plan.rows), _access(query))
+        return ViewSink(
+            self._store,
+            query,
+            spool,
+            self._queries.report_operators,
+            checkpoint=checkpoint,
+            continues=generation.continues,
+        )
+
+    def start(self, plan: Plan, sink: BatchSink, generation: Generation) -> None:
+        """Start a query from the checkpoint of a generation."""
+        name = plan.query.name
+        launch = Launch(plan.query, generation, sink, self._exclusions[generation.query])
+        writer = self._writer(name, generation.name, plan.rows, plan.mode, VIEW_TRIGGER)
+        self._queries.launch(name, partial(self._begin, writer.foreachBatch(sink), plan.mode), launch)
+
+    def start_view(self, view: View, generation: Generation) -> None:
+        """Plan a view and start it from the checkpoint of a generation, into the rows of the view's name."""
+        plan = self.plan(view, generation)
+        self.save_definition(plan, generation)
+        self.start(plan, self.make_sink(plan, generation), generation)
+
+    def read_unmatched(self, topic: Topic) -> DataFrame:
+        """Return the stream of a topic's records that do not match its schema."""
+        return bad_records(read_stream(self._spark, topic, self._settings.bootstrap_servers), topic)
+
+    def start_dead_letters(self, topic: Topic, unmatched: DataFrame, clock: Clock) -> None:
+        """Start the query that writes a topic's unmatched records to its dead-letter topic."""
+        name = topic.dead_letters
+        check_checkpoint(self._settings.checkpoint(name), name)
+        sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, clock)
+        writer = self._writer(name, name, unmatched, UPDATE, DEAD_LETTER_TRIGGER)
+        self._queries.launch(name, partial(self._begin, writer.foreachBatch(sink), UPDATE))
+
+    def relaunch(self, launch: Launch) -> None:
+        """Launch a query again, without the records that it leaves out by now."""
+        self.start(self.plan(launch.query, launch.generation), launch.sink, launch.generation)
+
+    def close(self) -> None:
+        """Close the external sinks."""
+        for sink in self._external_sinks:
+            sink.close()
+
+    def _spool(self, query: Query) -> Spool:
+        return Spool(str(self._settings.data / "spool" / query.name))
+
+    def _writer(self, name: str, generation: str, rows: DataFrame, mode: str, interval: str) -> DataStreamWriter:
+        writer = (
+            rows.writeStream.queryName(name)
+            .outputMode(mode)
+            .option("checkpointLocation", str(self._settings.checkpoint(generation)))
+        )
+        if self._settings.once:
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=interval)
+
+    def _begin(self, writer: DataStreamWriter, mode: str) -> StreamingQuery:
+        # An operator that uses processing time makes Spark run batches without data continuously. A run that is
+        # to end must not; ours need none, since a watermark moves in the batch that brings it.
+        endless = self._settings.once and mode == APPEND
+        before = self._spark.conf.get(_EMPTY_BATCHES)
+        self._spark.conf.set(_EMPTY_BATCHES, str(not endless).lower())
+        try:
+            return writer.start()  # It copies the session's settings as they are now.
+        finally:
+            self._spark.conf.set(_EMPTY_BATCHES, before or "true")
+
+
+def _shape(view: View, rows: DataFrame) -> ViewShape:
+    return ViewShape(
+        name=view.name,
+        key=view.key,
+        columns=tuple(
+            Column(f.name, f.dataType.simpleString()) for f in rows.schema.fields if f.name not in METADATA_COLUMNS
+        ),
+    )
+
+
+def _check_store(store: ViewStore, view: View, checkpoint: Path) -> None:
+    """Raise ConflictError if the store does not have the batches of the checkpoint: the view would have gaps."""
+    progress = store.progress(view.name)
+    if last_done(checkpoint) >= 0 and (progress is None or progress.run != run_of(checkpoint)):
+        raise ConflictError(
+            f"cannot continue view {view.name!r}: its checkpoint is ahead of the store at "
+            f"{store.reading().location}: the missing batches were written to a different store",
+            hint=f"use the store that has them, or recompute the view: headwater rebuild {view.name} --from start",
+        )
+
+
+def _access(view: View) -> Access:
+    kept = CHANGES_KEPT if view.history is None else view.history
+    return Access(indexes=view.indexes, search=view.search, history=kept)
+
+
+def _arrow_schema(rows: DataFrame) -> pa.Schema:
+    fields = [StructField(f.name, f.dataType) for f in rows.schema.fields if f.name not in METADATA_COLUMNS]
+    return to_arrow_schema(StructType(fields), timezone="UTC")

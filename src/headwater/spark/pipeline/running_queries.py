@@ -1,0 +1,164 @@
+"""The registry of an app's queries: what each was launched with, its StreamingQuery, and the facts it reports.
+
+`Watch`, `Rebuilds` and `Pipeline` all work on this registry and know each other only through it.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headwater.app import Query
+from headwater.clock import Clock
+from headwater.errors import InvalidError, UnavailableError
+from headwater.spark.pipeline.failures import first_line
+from headwater.spark.session.jvm import died, java_exit
+from headwater.spark.source.offsets import Offsets, from_json
+from headwater.store.facts import FactKind, FactStore
+from headwater.store.generations import MARK, Generation
+from headwater.transmit.client.client import LATEST, Client
+
+if TYPE_CHECKING:
+    from headwater.spark.pipeline.batch_sinks import BatchSink
+    from headwater.spark.pipeline.poison import Isolation
+    from headwater.spark.source.exclusions import Exclusions
+
+StartQuery = Callable[[], StreamingQuery]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The arguments with which a view or a sink query was launched, to launch it again."""
+
+    query: Query
+    generation: Generation
+    sink: "BatchSink"
+    exclusions: "Exclusions"
+
+
+@dataclass(slots=True)
+class RunningQuery:
+    """A query across its restarts, running or not. A dead-letter query has no `launch`."""
+
+    start: StartQuery
+    streaming: StreamingQuery
+    launch: Launch | None = None
+    restart_at: float | None = None
+    """Monotonic time of the next attempt, after a failure."""
+    isolation: "Isolation | None" = None
+    """The search for the records on which it fails, while that runs."""
+    reported_progress: str | None = None
+    read_before: int = 0
+    """Rows read by its predecessors that failed."""
+
+    @property
+    def rows_read(self) -> int:
+        return self.read_before + sum(progress.numInputRows for progress in self.streaming.recentProgress)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if it does not run and will not be started again."""
+        return self.restart_at is None and self.isolation is None and not self.streaming.isActive
+
+
+class RunningQueries:
+    """The queries of a pipeline by name, until they are forgotten."""
+
+    def __init__(self, facts: FactStore, clock: Clock) -> None:
+        self._facts = facts
+        self._clock = clock
+        self._running: dict[str, RunningQuery] = {}
+
+    def launch(self, name: str, start: StartQuery, launch: Launch | None = None) -> None:
+        """Start a query, in place of the one with this name if there is one."""
+        self.report(name, {"state": "starting"})
+        before = self._running.get(name)
+        read_before = 0 if before is None else before.rows_read
+        try:
+            self._running[name] = RunningQuery(start, start(), launch, read_before=read_before)
+        except PySparkException as error:
+            raise InvalidError(f"cannot start query {name!r}: {first_line(error)}") from error
+
+    def restart(self, name: str) -> None:
+        """Start a failed query again as it was launched."""
+        running = self._running[name]
+        running.read_before, running.restart_at = running.rows_read, None
+        running.streaming = running.start()
+
+    def get(self, name: str) -> RunningQuery | None:
+        return self._running.get(name)
+
+    def __getitem__(self, name: str) -> RunningQuery:
+        return self._running[name]
+
+    def __iter__(self) -> Iterator[tuple[str, RunningQuery]]:
+        """Iterate over a copy: the caller may launch and forget queries meanwhile."""
+        return iter(list(self._running.items()))
+
+    @property
+    def are_settled(self) -> bool:
+        """True if no query runs or will be started again."""
+        return all(running.is_settled for running in self._running.values())
+
+    def rows_read(self) -> dict[str, int]:
+        """Return how many records each query has read since the start."""
+        return {name: running.rows_read for name, running in self._running.items()}
+
+    def forget(self, name: str) -> None:
+        """Stop a query and drop it from the registry, if it is there; a rebuild's facts are deleted."""
+        running = self._running.pop(name, None)
+        if running is not None:
+            running.streaming.stop()
+        if MARK in name:
+            self._facts.forget(name)
+
+    def stop(self) -> None:
+        """Stop all queries, between batches as far as Spark can."""
+        code = java_exit()
+        for name, running in self._running.items():
+            if running.isolation is not None:
+                running.isolation.stop()
+            if code is not None:
+                self.report(name, {"state": "waiting", "error": str(died(code))})
+                continue
+            was_active = running.streaming.isActive
+            running.streaming.stop()
+            if was_active:
+                self.report(name, {"state": "stopped"})
+
+    def report(self, query: str, body: dict[str, Any]) -> None:
+        """Record a fact about a query."""
+        self._facts.add(query, body, at_ms=self._clock.now_ms())
+
+    def report_operators(self, query: str, body: dict[str, Any]) -> None:
+        """Record a fact about the stateful operators of a query."""
+        self._facts.add(query, body, at_ms=self._clock.now_ms(), kind=FactKind.OPERATORS)
+
+
+def offsets_read(progress: Any) -> Offsets:
+    """Return the end offsets of all sources of a batch."""
+    read: Offsets = {}
+    for source in progress.sources:
+        read.update(from_json(parse_offsets(source.endOffset)))
+    return read
+
+
+def parse_offsets(text: Any) -> dict[str, dict[str, int]]:
+    return json.loads(text) if isinstance(text, str) else text or {}
+
+
+def latest_offsets(servers: str, partitions: Offsets) -> Offsets:
+    with Client(servers) as client:
+        return client.offsets(partitions, LATEST)
+
+
+def records_behind(servers: str, read: Offsets) -> int | None:
+    """Return how many records the log has after these offsets; None if the log is unavailable."""
+    try:
+        latest = latest_offsets(servers, read)
+    except UnavailableError:
+        return None
+    return sum(max(0, latest[tp] - offset) for tp, offset in read.items())
