@@ -16,7 +16,8 @@ from statistics import median
 
 from headwater.record import Record
 from headwater.transmit.log.index import INTERVAL_BYTES, SparseIndex
-from headwater.transmit.records.batch import encode_batch, place
+from headwater.transmit.records.batch import encode_batch
+from headwater.transmit.records.batch_header import place
 from headwater.transmit.topics.upkeep import SAVE_INDEX_BYTES
 
 GIB = 1 << 30

@@ -38,9 +38,9 @@ import pyarrow as pa
 from _report import machine
 
 import headwater as hw
-from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.shapes import Access, ViewShape
+from headwater.store.values.columns import Column
 from headwater.store.views import ViewStore
 from support.postgres import PostgresServer
 

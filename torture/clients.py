@@ -27,7 +27,8 @@ from confluent_kafka import KafkaException, Producer
 from headwater.errors import UnavailableError
 from headwater.record import TopicPartition
 from headwater.transmit.client.client import LATEST, Client
-from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 2

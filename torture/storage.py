@@ -23,8 +23,9 @@ from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
 from headwater.transmit.configs import DEFAULT_TOPIC_CONFIG
 from headwater.transmit.log.partition import LogSettings, PartitionLog
-from headwater.transmit.records.batch import decode_batch, encode_batch, walk
-from headwater.transmit.records.compression import Compression
+from headwater.transmit.records.attributes import Compression
+from headwater.transmit.records.batch import decode_batch, encode_batch
+from headwater.transmit.records.batch_header import walk
 from headwater.transmit.topics.partition import Partition
 from headwater.transmit.topics.upkeep import Upkeep
 from support.disk import Disk, PowerLoss

@@ -176,7 +176,8 @@ def committed_records(servers: str, topic: str) -> list[tuple[bytes | None, byte
     """Return keys and values of a topic's committed records."""
     from headwater.record import TopicPartition
     from headwater.transmit.client.client import EARLIEST, LATEST, Client
-    from headwater.transmit.records.batch import decode_batch, walk
+    from headwater.transmit.records.batch import decode_batch
+    from headwater.transmit.records.batch_header import walk
 
     records = []
     with Client(servers, read_committed=True) as client:

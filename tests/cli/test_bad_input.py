@@ -129,8 +129,8 @@ def test_rebuild_of_a_stopped_app_is_recorded(headwater: Run, tmp_path: Path, st
 
 @pytest.fixture
 def store_with_a_view(tmp_path: Path) -> None:
-    from headwater.store.columns import Column
     from headwater.store.shapes import ViewShape
+    from headwater.store.values.columns import Column
     from headwater.store.views import ViewStore
 
     columns = (Column("product", "string"), Column("window", "string"))

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 
-from headwater.store.columns import Column
 from headwater.store.shapes import Access, ViewShape
+from headwater.store.values.columns import Column
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 

@@ -9,7 +9,8 @@ import pytest
 from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
-from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
 

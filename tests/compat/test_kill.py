@@ -22,7 +22,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from headwater.record import TopicPartition
 from headwater.transmit.client.client import LATEST, Client
-from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
 

@@ -22,7 +22,8 @@ from confluent_kafka.admin import (
 from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
-from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 from headwater.transmit.records.dead_letters import ShareOrigin, read_share_origin
 
 # Sockets that kafka-python left open in earlier tests.

@@ -18,7 +18,8 @@ from headwater.clock import ManualClock
 from headwater.record import TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
-from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
 

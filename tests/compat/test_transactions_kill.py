@@ -26,7 +26,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from headwater.errors import UnavailableError
 from headwater.record import TopicPartition
 from headwater.transmit.client.client import LATEST, Client
-from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 
 PARTITIONS = 3
 WRITERS = 3

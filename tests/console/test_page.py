@@ -19,10 +19,10 @@ from headwater.serve.api.app import ApiContext, create_app
 from headwater.serve.live.group_lag import GroupLag, GroupLags
 from headwater.serve.live.rates import TopicRates
 from headwater.serve.server import HttpServer
-from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.generations import Generations
 from headwater.store.shapes import ViewShape
+from headwater.store.values.columns import Column
 from headwater.store.views import ViewStore
 from headwater.transmit.client.lag import GroupPosition
 

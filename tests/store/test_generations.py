@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import InvalidError
-from headwater.store.columns import Column
 from headwater.store.generations import Generation, Generations
 from headwater.store.late import LateRow
 from headwater.store.shapes import ViewShape
 from headwater.store.subscription import EventKind, SubscriberPosition, next_events
+from headwater.store.values.columns import Column
 from headwater.store.views import ViewStore
 
 LATE = LateRow(

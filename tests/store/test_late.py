@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headwater.store.columns import Column
 from headwater.store.late import SCHEMA, LateRow
 from headwater.store.shapes import ViewShape
+from headwater.store.values.columns import Column
 from headwater.store.views import ViewStore
 
 SHAPE = ViewShape(

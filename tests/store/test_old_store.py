@@ -9,9 +9,9 @@ import pytest
 
 from headwater.clock import SystemClock
 from headwater.errors import InvalidError
-from headwater.store.columns import Column
 from headwater.store.reader import ViewReader
 from headwater.store.shapes import Access, ViewShape
+from headwater.store.values.columns import Column
 from headwater.store.views import ViewStore
 
 PREVIOUS_VERSION = """

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from headwater.clock import SystemClock
 from headwater.errors import InvalidError, UnavailableError
-from headwater.store.columns import Column
 from headwater.store.generations import Generations
 from headwater.store.questions import Answer, Question
 from headwater.store.reader import ViewReader, Views
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.subscription import EventKind
+from headwater.store.values.columns import Column
 from headwater.store.views import ViewStore
 
 INSTANT = pa.timestamp("us", tz="UTC")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from headwater.change import Op
 from headwater.errors import ConflictError, InvalidError, RefusedError
-from headwater.store.columns import Column
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.tables import ViewProgress
+from headwater.store.values.columns import Column
 from headwater.store.views import ViewStore
 
 TOTALS = ViewShape(

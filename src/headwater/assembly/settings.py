@@ -10,7 +10,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """How an app is run."""
+    """Settings for running an app."""
 
     data: Path
     """Directory for the log, the views and the checkpoints."""

@@ -35,7 +35,8 @@ from headwater.sinks.progress import SinkProgress, next_step
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.client.topics import topic_settings
 from headwater.transmit.client.transactions import TransactionalProducer
-from headwater.transmit.records.batch import BATCH_BYTES, HEADER_BYTES, decode_batch, walk
+from headwater.transmit.records.batch import BATCH_BYTES, decode_batch
+from headwater.transmit.records.batch_header import HEADER_BYTES, walk
 from headwater.transmit.records.from_arrow import (
     EncodedRecords,
     Ints,

@@ -3,7 +3,7 @@
 Written by `spark`, read by `serve` and by programs through `reader.Views`; it imports none of them.
 
     questions, statements, search        questions as values and as SQL: pure
-    shapes, columns, rows, arrow         the form of views and of their values: pure
+    shapes, values                       the columns of views, and the form of their values: pure
     views                                ViewStore: writes batches and answers questions
     tables, access, late, generations    its tables
     queries, subscription, reader        answers, subscriptions, and the class for users

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwater.sql_names import quote
-from headwater.store.columns import Value
 from headwater.store.databases.engine import Db
 from headwater.store.search import split_words
 from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
 from headwater.store.statements import columns_of, expression, table_of
+from headwater.store.values.columns import Value
 
 SCHEMA = (
     """create table if not exists headwater_store (

@@ -12,11 +12,11 @@ from typing import Any
 
 from headwater.errors import InvalidError
 from headwater.sql_names import quote, quote_list
-from headwater.store.columns import Value, literal
 from headwater.store.databases.engine import Dialect, SearchMatch
 from headwater.store.questions import IN_MAX, Condition, Cursor, Operator, Order, Question
 from headwater.store.search import parse_search
 from headwater.store.shapes import ViewShape
+from headwater.store.values.columns import Value, literal
 
 _SQL = {Operator.NOT_EQUAL: "<>"}
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from headwater.errors import InvalidError
-from headwater.transmit.records.compression import Compression, is_available
+from headwater.transmit.records.attributes import Compression
+from headwater.transmit.records.compression import is_available
 
 
 class ConfigResource(IntEnum):

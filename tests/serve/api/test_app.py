@@ -10,10 +10,10 @@ from headwater.record import TopicPartition
 from headwater.serve.api.app import create_app
 from headwater.serve.live.group_lag import GroupLag
 from headwater.serve.server import HttpServer
-from headwater.store.columns import Column
 from headwater.store.facts import FactKind
 from headwater.store.late import LateRow
 from headwater.store.shapes import ViewShape
+from headwater.store.values.columns import Column
 from headwater.transmit.client.lag import GroupPosition
 
 INSTANT = pa.timestamp("us", tz="UTC")

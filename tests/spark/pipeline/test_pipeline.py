@@ -20,7 +20,8 @@ from headwater.store.tables import ViewProgress
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
-from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 from support.postgres import PostgresServer
 from tests.spark.run_pipeline import run_once
 

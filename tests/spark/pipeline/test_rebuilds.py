@@ -11,10 +11,10 @@ from headwater.errors import ConflictError
 from headwater.spark.pipeline.launcher import PipelineSettings
 from headwater.spark.pipeline.rebuilds import Rebuilds
 from headwater.spark.pipeline.running_queries import RunningQueries
-from headwater.store.columns import Column
 from headwater.store.facts import FactStore
 from headwater.store.generations import Generation, Generations
 from headwater.store.shapes import ViewShape
+from headwater.store.values.columns import Column
 from headwater.store.views import ViewStore
 from tests.spark.pipeline.fake_queries import FakeStarts
 

@@ -19,7 +19,8 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
-from headwater.transmit.records.batch import decode_batch, encode_batch, walk
+from headwater.transmit.records.batch import decode_batch, encode_batch
+from headwater.transmit.records.batch_header import walk
 from headwater.transmit.wire.apis import APIS
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX
 

@@ -6,7 +6,8 @@ from headwater.errors import RefusedError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
-from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 
 JOBS = TopicPartition("jobs", 0)
 

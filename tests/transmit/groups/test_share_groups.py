@@ -20,7 +20,8 @@ from headwater.transmit.groups.settings import GroupSettings, check_config, dura
 from headwater.transmit.groups.share import dead_letter_writer
 from headwater.transmit.groups.share.members import assign_shared
 from headwater.transmit.groups.share.share_partition import Ack
-from headwater.transmit.records.batch import decode_batch, encode_batch, walk
+from headwater.transmit.records.batch import decode_batch, encode_batch
+from headwater.transmit.records.batch_header import walk
 from headwater.transmit.wire import json_messages as wire
 from headwater.transmit.wire.codes import Code
 

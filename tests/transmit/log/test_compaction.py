@@ -11,8 +11,9 @@ from headwater.record import Record
 from headwater.transmit.log.compaction import Cleanable, OffsetMap, cleanable_end, compact, is_due
 from headwater.transmit.log.retention import expired_by_size, expired_by_time
 from headwater.transmit.log.swap import cleaned_path, finish_swaps, swap_in
-from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, place, walk
-from headwater.transmit.records.compression import Compression
+from headwater.transmit.records.attributes import Compression
+from headwater.transmit.records.batch import decode_batch, encode_batch
+from headwater.transmit.records.batch_header import check_batches, place, walk
 from headwater.transmit.topics.producers import ProducerStates
 
 DAY_MS = 24 * 3600 * 1000

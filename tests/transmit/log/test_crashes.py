@@ -11,7 +11,8 @@ from headwater.errors import CorruptError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.log.archive import copy_to_archive, link_to_archive
 from headwater.transmit.log.partition import LogSettings, PartitionLog
-from headwater.transmit.records.batch import check_batches, encode_batch
+from headwater.transmit.records.batch import encode_batch
+from headwater.transmit.records.batch_header import check_batches
 from headwater.transmit.topics.partition import Partition
 from support.disk import Disk
 

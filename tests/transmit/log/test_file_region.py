@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from headwater.record import Record
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.log.verified_regions import VerifiedRegions
-from headwater.transmit.records.batch import check_batches, encode_batch, walk
+from headwater.transmit.records.batch import encode_batch
+from headwater.transmit.records.batch_header import check_batches, walk
 from headwater.transmit.records.file_region import FileRegion
 
 ROLLED = LogSettings(segment_bytes=700_000)

@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headwater.errors import CorruptError
 from headwater.record import Record
 from headwater.transmit.log.partition import LogSettings, OffsetOutOfRange, PartitionLog, TimestampOffset
-from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, walk
-from headwater.transmit.records.compression import Compression
+from headwater.transmit.records.attributes import Compression
+from headwater.transmit.records.batch import decode_batch, encode_batch
+from headwater.transmit.records.batch_header import check_batches, walk
 
 SMALL = LogSettings(segment_bytes=600)
 

@@ -13,17 +13,16 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 
 from headwater.errors import CorruptError, InvalidError
 from headwater.record import Record
-from headwater.transmit.records.batch import (
+from headwater.transmit.records.attributes import Compression
+from headwater.transmit.records.batch import decode_batch, encode_batch
+from headwater.transmit.records.batch_header import (
     HEADER_BYTES,
     check_batch,
     check_batches,
-    decode_batch,
-    encode_batch,
     place,
     read_header,
     walk,
 )
-from headwater.transmit.records.compression import Compression
 
 CRC_AT, CRC_COVERS_FROM = 17, 21
 MAYBE_BYTES = st.none() | st.binary(max_size=300)

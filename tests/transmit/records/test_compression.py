@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import CorruptError
-from headwater.transmit.records.compression import Compression, compress, decompress, is_available
+from headwater.transmit.records.attributes import Compression
+from headwater.transmit.records.compression import compress, decompress, is_available
 
 DATA = st.binary(max_size=3000) | st.binary(min_size=1, max_size=20).map(lambda piece: piece * 5000)
 COMPRESSED = [c for c in Compression if c is not Compression.NONE]

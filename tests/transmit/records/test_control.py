@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.record import Record
-from headwater.transmit.records.batch import TRANSACTIONAL, check_batch, decode_batch, encode_batch, place, walk
+from headwater.transmit.records.attributes import TRANSACTIONAL
+from headwater.transmit.records.batch import decode_batch, encode_batch
+from headwater.transmit.records.batch_header import check_batch, place, walk
 from headwater.transmit.records.control import Marker, drop_aborted, encode_marker, read_marker
 
 

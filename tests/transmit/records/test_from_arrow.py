@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
 from headwater.transmit.records import from_arrow as encoding
-from headwater.transmit.records.batch import decode_batch, read_header
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import read_header
 from headwater.transmit.records.from_arrow import (
     ProducerIdentity,
     encode_columns,

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from headwater.errors import CorruptError
 from headwater.record import Record
-from headwater.transmit.records.batch import HEADER_BYTES, encode_batch, read_header
-from headwater.transmit.records.compression import Compression
+from headwater.transmit.records.attributes import Compression
+from headwater.transmit.records.batch import encode_batch
+from headwater.transmit.records.batch_header import HEADER_BYTES, read_header
 from headwater.transmit.records.rewrite import all_have_keys, raw_records
 
 RECORDS = st.builds(

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from headwater.errors import CorruptError
 from headwater.record import Record, TopicPartition
-from headwater.transmit.records.batch import HEADER_BYTES, decode_batch, encode_batch, walk
+from headwater.transmit.records.attributes import Compression
+from headwater.transmit.records.batch import decode_batch, encode_batch
+from headwater.transmit.records.batch_header import HEADER_BYTES, walk
 from headwater.transmit.records.codec import write_varint
-from headwater.transmit.records.compression import Compression
 from headwater.transmit.records.to_arrow import SCHEMA, SCHEMA_WITH_HEADERS, to_arrow
 
 ORDERS = TopicPartition("orders", 3)

@@ -30,7 +30,8 @@ from headwater.transmit.groups.store import GroupKind, GroupStore
 from headwater.transmit.log import disk_reserve, index, partition, segment, start_offset
 from headwater.transmit.log.disk_reserve import DiskReserve
 from headwater.transmit.log.partition import LogSettings, PartitionLog
-from headwater.transmit.records.batch import check_batches, decode_batch, encode_batch, walk
+from headwater.transmit.records.batch import decode_batch, encode_batch
+from headwater.transmit.records.batch_header import check_batches, walk
 from headwater.transmit.topics import catalog
 from headwater.transmit.topics.catalog import Catalog
 from headwater.transmit.transactions.coordinator import Coordinator

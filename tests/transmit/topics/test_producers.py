@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.transmit.records.batch import TRANSACTIONAL, BatchHeader
+from headwater.transmit.records.attributes import TRANSACTIONAL
+from headwater.transmit.records.batch_header import BatchHeader
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.producers import BATCHES_KEPT, SEQUENCE_MAX, Aborted, ProducerStates, Refusal
 

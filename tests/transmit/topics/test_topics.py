@@ -10,7 +10,8 @@ from crc32c import crc32c
 from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.log.partition import LogSettings, PartitionLog
-from headwater.transmit.records.batch import check_batches, encode_batch
+from headwater.transmit.records.batch import encode_batch
+from headwater.transmit.records.batch_header import check_batches
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import Catalog
 from headwater.transmit.topics.group_commit import Durability

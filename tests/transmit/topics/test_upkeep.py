@@ -11,11 +11,12 @@ import pytest
 from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
 from headwater.transmit.configs import DEFAULT_TOPIC_CONFIG
+from headwater.transmit.log.file_names import index_path
 from headwater.transmit.log.partition import LogSettings, PartitionLog
 from headwater.transmit.log.pool import FilePool
 from headwater.transmit.log.scan import scan
-from headwater.transmit.log.segment import index_path
-from headwater.transmit.records.batch import check_batches, encode_batch
+from headwater.transmit.records.batch import encode_batch
+from headwater.transmit.records.batch_header import check_batches
 from headwater.transmit.topics import upkeep
 from headwater.transmit.topics.partition import Partition
 from headwater.transmit.topics.upkeep import Upkeep

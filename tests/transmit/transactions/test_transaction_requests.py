@@ -12,7 +12,8 @@ from kafka.protocol import admin, consumer, producer
 from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import LATEST, Client
-from headwater.transmit.records.batch import TRANSACTIONAL, encode_batch
+from headwater.transmit.records.attributes import TRANSACTIONAL
+from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.wire.apis import APIS
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.frame import skip_tags

@@ -74,8 +74,8 @@ def broker(
 
 async def _serve(settings: "BrokerSettings", metrics: tuple[str, int] | None) -> None:
     from headwater.clock import SystemClock
-    from headwater.transmit.broker.metrics_page import serve_metrics
-    from headwater.transmit.broker.server import serve
+    from headwater.transmit.broker.embedded import serve
+    from headwater.transmit.broker.monitoring.metrics_page import serve_metrics
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -231,7 +231,8 @@ def records_of(client: "Client", topic: str, offset: int | None) -> "Iterator[tu
     """Yield the records of one partition after the other, up to the end offset at the time of the call."""
     from headwater.record import TopicPartition
     from headwater.transmit.client.client import EARLIEST, LATEST
-    from headwater.transmit.records.batch import decode_batch, walk
+    from headwater.transmit.records.batch import decode_batch
+    from headwater.transmit.records.batch_header import walk
 
     info = client.topics([topic]).get(topic)
     if info is None:

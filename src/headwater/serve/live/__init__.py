@@ -1,4 +1,4 @@
-"""What changes while a client listens.
+"""Live data: streams of events, and samples that are refreshed periodically.
 
 events         server-sent events
 subscriptions  rows of a view, then its changes

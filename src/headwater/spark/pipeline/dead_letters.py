@@ -18,7 +18,8 @@ from headwater.store.tables import ViewProgress
 from headwater.store.views import ViewStore
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.client.redrive import KEPT
-from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 from headwater.transmit.records.dead_letters import ORIGIN_HEADERS, dead_letter_headers
 
 DEAD_LETTER_TRIGGER = "2 seconds"

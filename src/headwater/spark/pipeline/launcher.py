@@ -35,9 +35,9 @@ from headwater.spark.pipeline.plan import APPEND, UPDATE, Plan, plan_query, read
 from headwater.spark.pipeline.running_queries import Launch, RunningQueries
 from headwater.spark.source.decoding import bad_records
 from headwater.spark.source.exclusions import Exclusions, exclusions_of
-from headwater.store.columns import Column
 from headwater.store.generations import Generation, Generations
 from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
+from headwater.store.values.columns import Column
 from headwater.store.views import ViewStore
 
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"

@@ -17,8 +17,8 @@ from headwater.spark.operators.windowed import WINDOW
 from headwater.spark.pipeline.batch_sinks import signs_of
 from headwater.spark.pipeline.plan import call_function, read_all
 from headwater.spark.source.exclusions import Exclusions
-from headwater.store.columns import instant_text
 from headwater.store.late import LateRow
+from headwater.store.values.columns import instant_text
 from headwater.store.views import ViewStore
 
 _PAGE = 10_000

@@ -19,7 +19,9 @@ from headwater.record import TopicPartition
 from headwater.spark.source.offsets import Excluded
 from headwater.transmit.client.client import LATEST, Client
 from headwater.transmit.client.reading import read_records
-from headwater.transmit.records.batch import Buffer, decode_batch, walk
+from headwater.transmit.records.attributes import Buffer
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 from headwater.transmit.records.dead_letters import ONLY_HEADER, read_dead_letter
 
 _ONLY = ONLY_HEADER.encode()

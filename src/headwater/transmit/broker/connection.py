@@ -12,14 +12,14 @@ received into the buffer it is decoded from, and regions of files are sent witho
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from headwater.errors import InvalidError, UnavailableError
-from headwater.security.principal import ANONYMOUS
-from headwater.transmit.broker import dispatch
+from headwater.security.principal import ANONYMOUS, Principal
 from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.outbox import Outbox
-from headwater.transmit.broker.throttle import ThrottledParts
+from headwater.transmit.broker.response import Parts, ThrottledParts
 from headwater.transmit.transport import Transport
 from headwater.transmit.wire.frame import FRAME_BYTES_MAX, LENGTH
 
@@ -37,24 +37,34 @@ CHUNK_BYTES = 128 << 10
 _NOTHING = memoryview(b"")
 
 
+Respond = Callable[[Node, bytearray, Principal, str, object], Parts | Awaitable[Parts | None] | None]
+"""Handles a frame and returns the parts of the response; `dispatch.respond`, for example."""
+
+
 class _PendingRequest(NamedTuple):
     """A request without a response yet."""
 
     api_key: int
     size: int
     started: float
-    response: asyncio.Future[dispatch.Parts | None]
+    response: asyncio.Future[Parts | None]
 
 
 class Connection:
     """Handles the requests of one client until it is closed; connections share the receive buffer `chunk`."""
 
     def __init__(
-        self, transport: Transport, node: Node, connections: "set[Connection]", chunk: memoryview
+        self,
+        transport: Transport,
+        node: Node,
+        respond: Respond,
+        connections: "set[Connection]",
+        chunk: memoryview,
     ) -> None:
         self.principal = ANONYMOUS
         """The identity of the client; authentication replaces it."""
         self._node = node
+        self._respond = respond
         self._loop = asyncio.get_running_loop()
         self._connections = connections
         self._transport = transport
@@ -153,7 +163,7 @@ class Connection:
         size = len(frame)
         self._node.counters.bytes_in += size
         try:
-            result = dispatch.respond(self._node, frame, self.principal, self._host, self)
+            result = self._respond(self._node, frame, self.principal, self._host, self)
         except Exception as error:
             self._node.request_memory.release(size)
             if isinstance(error, InvalidError | UnavailableError):
@@ -167,7 +177,7 @@ class Connection:
             if not self._pending:
                 self._put(api_key, size, started, result)
                 return
-            response: asyncio.Future[dispatch.Parts | None] = self._loop.create_future()
+            response: asyncio.Future[Parts | None] = self._loop.create_future()
             response.set_result(result)
         else:
             response = asyncio.ensure_future(result)
@@ -186,11 +196,11 @@ class Connection:
                 self._node.request_memory.release(request.size)
                 logger.error("closing %s: a request failed", self._host, exc_info=error)
                 self._end()
-                return
+                break
             self._put(request.api_key, request.size, request.started, request.response.result())
         self._balance()
 
-    def _put(self, api_key: int, size: int, started: float, parts: dispatch.Parts | None) -> None:
+    def _put(self, api_key: int, size: int, started: float, parts: Parts | None) -> None:
         """Put the response into the outbox, and release the memory of the request."""
         self._node.counters.count_request(api_key, self._loop.time() - started)
         if parts and not self._is_ending:

@@ -31,7 +31,8 @@ from headwater.transmit.broker.handlers import (
     transactions,
 )
 from headwater.transmit.broker.node import Node
-from headwater.transmit.broker.request import Handler, RequestContext
+from headwater.transmit.broker.request import RequestContext
+from headwater.transmit.broker.response import Parts
 from headwater.transmit.broker.throttle import ThrottledRequest
 from headwater.transmit.records.file_region import Part
 from headwater.transmit.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api, is_flexible
@@ -42,7 +43,8 @@ from headwater.transmit.wire.produce import read_produce, write_produce
 
 logger = logging.getLogger(__name__)
 
-Parts = list[Part]
+Handler = Callable[[Node, Any, RequestContext], Any | Awaitable[Any]]
+"""Returns the response message, or an awaitable of it. None: the client expects no response."""
 
 _READERS: dict[int, Callable[[memoryview, int, int], Any]] = {PRODUCE: read_produce, FETCH: read_fetch}
 _WRITERS: dict[int, Callable[[int, Any], Sequence[Part]]] = {PRODUCE: write_produce, FETCH: write_fetch}

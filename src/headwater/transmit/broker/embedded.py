@@ -1,4 +1,4 @@
-"""A broker inside your process, on its own thread.
+"""Start a broker: `serve` in a running event loop, or `Broker` on a thread of its own.
 
 with hw.Broker() as broker:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -14,9 +14,28 @@ from typing import Any, Self
 
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ClosedError
+from headwater.locks import FolderLock
 from headwater.record import TopicPartition
-from headwater.transmit.broker.node import BrokerSettings
-from headwater.transmit.broker.server import Server, serve
+from headwater.transmit.broker.dispatch import respond
+from headwater.transmit.broker.node import BrokerSettings, Endpoint, open_node
+from headwater.transmit.broker.server import BACKLOG, Listener, Server
+from headwater.transmit.transport import listen
+
+
+async def serve(settings: BrokerSettings, clock: Clock) -> Server:
+    """Open the data directory, bind the address, and start the broker."""
+    lock = FolderLock(settings.data, "broker.lock", holder="broker")
+    listening = None
+    try:
+        listening = listen(settings.host, settings.port, option="--listen", backlog=BACKLOG)
+        host, port = listening.getsockname()[:2]
+        node = open_node(settings, Endpoint(host=settings.advertised_host or host, port=port), clock)
+    except BaseException:
+        if listening is not None:
+            listening.close()
+        lock.release()
+        raise
+    return Server(node, Listener(listening, node, respond), lock)
 
 
 class Broker:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from headwater.clock import Clock
 from headwater.errors import InvalidError
-from headwater.transmit.broker.counters import Counters
 from headwater.transmit.broker.fetch_sessions import FetchSessions
+from headwater.transmit.broker.monitoring.counters import Counters
 from headwater.transmit.broker.request_memory import RequestMemory
 from headwater.transmit.groups.classic import ClassicGroups
 from headwater.transmit.groups.consumer import ConsumerGroups

@@ -1,10 +1,8 @@
-"""The interface of the request handlers."""
+"""The context of a request, which every handler receives."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headwater.security.principal import Principal
-from headwater.transmit.broker.node import Node
 
 
 class RequestContext(NamedTuple):
@@ -16,7 +14,3 @@ class RequestContext(NamedTuple):
     version: int
     connection: object = None
     """Identifies the connection that the request arrived on; only compared, never used."""
-
-
-Handler = Callable[[Node, Any, RequestContext], Any | Awaitable[Any]]
-"""Returns the response message, or an awaitable of it. None: the client expects no response."""

@@ -1,21 +1,20 @@
-"""The broker's server: accepts client connections and runs the broker's periodic tasks."""
+"""The broker's server: accepts client connections and runs the broker's periodic tasks. `embedded` starts it."""
 
 import asyncio
 import logging
 import socket
 
-from headwater.clock import Clock
 from headwater.errors import UnavailableError
 from headwater.locks import FolderLock
 from headwater.record import TopicPartition
-from headwater.transmit.broker.connection import CHUNK_BYTES, Connection
-from headwater.transmit.broker.metrics import render
-from headwater.transmit.broker.node import BrokerSettings, Endpoint, Node, open_node
-from headwater.transmit.broker.retention_risk import groups_at_risk
+from headwater.transmit.broker.connection import CHUNK_BYTES, Connection, Respond
+from headwater.transmit.broker.monitoring.metrics import render
+from headwater.transmit.broker.monitoring.retention_risk import groups_at_risk
+from headwater.transmit.broker.node import Node
 from headwater.transmit.groups.settings import CONSUMER_SESSION_MS
 from headwater.transmit.topics.group_commit import INTERVAL_S
 from headwater.transmit.topics.upkeep import Upkeep
-from headwater.transmit.transport import SocketTransport, listen
+from headwater.transmit.transport import SocketTransport
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +28,11 @@ ACCEPT_RETRY_S = 1.0
 class Listener:
     """Accepts client connections until it is closed."""
 
-    def __init__(self, listening: socket.socket, node: Node) -> None:
+    def __init__(self, listening: socket.socket, node: Node, respond: Respond) -> None:
         self.connections: set[Connection] = set()
         self._socket = listening
         self._node = node
+        self._respond = respond
         self._chunk = memoryview(bytearray(CHUNK_BYTES))
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
@@ -62,7 +62,8 @@ class Listener:
                 self._pause = self._loop.call_later(ACCEPT_RETRY_S, self._listen)
                 return
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            Connection(SocketTransport(client, address[0]), self._node, self.connections, self._chunk)
+            transport = SocketTransport(client, address[0])
+            Connection(transport, self._node, self._respond, self.connections, self._chunk)
 
 
 class Server:
@@ -156,19 +157,3 @@ class Server:
             self._node.topics.expire_producers(
                 self._node.clock.now_ms(), self._node.settings.producer_id_expiration_ms
             )
-
-
-async def serve(settings: BrokerSettings, clock: Clock) -> Server:
-    """Open the data directory, bind the address, and start the broker."""
-    lock = FolderLock(settings.data, "broker.lock", holder="broker")
-    listening = None
-    try:
-        listening = listen(settings.host, settings.port, option="--listen", backlog=BACKLOG)
-        host, port = listening.getsockname()[:2]
-        node = open_node(settings, Endpoint(host=settings.advertised_host or host, port=port), clock)
-    except BaseException:
-        if listening is not None:
-            listening.close()
-        lock.release()
-        raise
-    return Server(node, Listener(listening, node), lock)

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from headwater.security.principal import Principal
 from headwater.transmit.broker.node import Node
+from headwater.transmit.broker.response import ThrottledParts
 from headwater.transmit.quotas import QuotaKind
 from headwater.transmit.records.file_region import Part
 from headwater.transmit.wire.apis import FETCH, PRODUCE, SHARE_FETCH, is_flexible
@@ -21,16 +22,6 @@ from headwater.transmit.wire.frame import RequestHeader
 from headwater.transmit.wire.throttle_time import write_throttle_time
 
 THROTTLE_MS_MAX = 2**31 - 1
-
-
-class ThrottledParts(list[Part]):
-    """The parts of a response after which the broker does not read from the client for `throttle_s`."""
-
-    __slots__ = ("throttle_s",)
-
-    def __init__(self, parts: list[Part], throttle_s: float) -> None:
-        super().__init__(parts)
-        self.throttle_s = throttle_s
 
 
 class ThrottledRequest:

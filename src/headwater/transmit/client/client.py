@@ -21,7 +21,8 @@ from headwater.errors import InvalidError, RefusedError, UnavailableError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.client.connection import ConnectionPool
 from headwater.transmit.client.errors import Errors, check_code
-from headwater.transmit.records.batch import batches_of, encode_batch, walk
+from headwater.transmit.records.batch import batches_of, encode_batch
+from headwater.transmit.records.batch_header import walk
 from headwater.transmit.records.control import drop_aborted
 from headwater.transmit.transport import Address, Connect, connect
 from headwater.transmit.wire.codes import Code

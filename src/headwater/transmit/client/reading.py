@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from headwater.errors import InvalidError
 from headwater.record import Record, TopicPartition
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
-from headwater.transmit.records.batch import decode_batch, walk
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
 
 _ONE_BATCH = 1  # bytes; a broker sends the whole batch that holds the offset, and no more
 

@@ -24,7 +24,8 @@ from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.client.errors import check_code
 from headwater.transmit.client.reading import read_records, record_at
 from headwater.transmit.groups.settings import DEADLETTER_TOPIC
-from headwater.transmit.records.batch import Sender, encode_batch
+from headwater.transmit.records.batch import encode_batch
+from headwater.transmit.records.batch_header import Sender
 from headwater.transmit.records.dead_letters import (
     ONLY_HEADER,
     REDRIVEN_HEADER,

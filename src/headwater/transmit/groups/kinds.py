@@ -1,7 +1,8 @@
 """The protocol of each group. As in Kafka, a group name belongs to one protocol at a time."""
 
 from headwater.transmit.groups.classic import ClassicGroups
-from headwater.transmit.groups.consumer import ConsumerGroups
+from headwater.transmit.groups.classic_rounds import GroupError
+from headwater.transmit.groups.consumer import ConsumerError, ConsumerGroups
 from headwater.transmit.groups.store import GroupKind, GroupStore
 
 
@@ -23,6 +24,18 @@ class GroupKinds:
             return kind
         classic = self._classic_groups.get(group)
         return GroupKind.CLASSIC if classic is not None and classic.members else None
+
+    def check_commit(
+        self, group: str, member: str, epoch: int, instance: str | None, now: float
+    ) -> GroupError | ConsumerError:
+        """Return an error unless a member may commit offsets of the group at the monotonic time `now`.
+
+        `epoch` is the generation of a classic group, or the member's epoch in a consumer group.
+        """
+        consumer_group = self._consumer_groups.get(group)
+        if consumer_group is None:
+            return self._classic_groups.check_commit(group, member, epoch, now, instance)
+        return consumer_group.check_offsets(member, epoch) or GroupError.NONE
 
     def become_classic(self, group: str) -> bool:
         """Return True if classic members may join; an empty consumer group becomes a classic one."""

@@ -14,7 +14,7 @@ from headwater.transmit.log.compaction import IsAborted, OffsetMap, compact, non
 from headwater.transmit.log.index import SavedIndex, SparseIndex
 from headwater.transmit.log.segment import NO_TIMESTAMP, Segment
 from headwater.transmit.log.swap import cleaned_path
-from headwater.transmit.records.batch import walk
+from headwater.transmit.records.batch_header import walk
 
 _CHUNK_BYTES = 4 << 20
 _CLEANED_NAME = "cleaned-offset"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from headwater.transmit.records.batch import BatchHeader, check_batches
+from headwater.transmit.records.batch_header import BatchHeader, check_batches
 from headwater.transmit.records.rewrite import DELETE_HORIZON, RawRecord, raw_records, rebuild
 
 KEYS_MAX = 500_000

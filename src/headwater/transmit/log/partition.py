@@ -23,7 +23,8 @@ from headwater.transmit.log.scan import Damage
 from headwater.transmit.log.segment import NO_TIMESTAMP, Segment, delete_files
 from headwater.transmit.log.start_offset import load_start, save_start
 from headwater.transmit.log.swap import finish_swaps
-from headwater.transmit.records.batch import BatchHeader, decode_batch, place
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import BatchHeader, place
 from headwater.transmit.records.file_region import FileRegion
 
 LEADER_EPOCH = 0  # with one node, the leader never changes
@@ -175,6 +176,11 @@ class PartitionLog:
         """Yield the headers of batches from an offset on, with the bytes of control batches."""
         for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
             yield from segment.batches_since(offset)
+
+    def batches_from(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Yield whole batches from an offset on, except control batches."""
+        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            yield from segment.batches_with_records(offset)
 
     def close(self) -> None:
         """Sync, seal and close the files, so that the next start need not scan the open segment."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import CorruptError
-from headwater.transmit.records.batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, read_header
+from headwater.transmit.records.batch_header import HEADER_BYTES, MAGIC, BatchHeader, check_batch, read_header
 
 _SCAN_BYTES = 1 << 20
 _MAGIC_AT = 16

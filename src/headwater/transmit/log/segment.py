@@ -21,16 +21,17 @@ from typing import Self
 
 from headwater.errors import CorruptError
 from headwater.files import sync_directory
+from headwater.transmit.log.file_names import index_path, segment_path
 from headwater.transmit.log.index import SavedIndex, SparseIndex, load_saved
 from headwater.transmit.log.pool import FilePool, OpenFile
 from headwater.transmit.log.scan import Damage, find_batch, scan
 from headwater.transmit.log.verified_regions import REGION_BYTES, VerifiedRegions
-from headwater.transmit.records.batch import (
+from headwater.transmit.records.attributes import Buffer
+from headwater.transmit.records.batch_header import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     MAGIC,
     BatchHeader,
-    Buffer,
     check_batch,
     read_header,
 )
@@ -377,14 +378,6 @@ def _try_to_save_index(path: Path, saved: SavedIndex) -> None:
     except OSError as error:
         # The index only saves reading the segment; a full disk must not prevent closing or reading it.
         logger.warning("cannot save the index of %s: %s", path, error)
-
-
-def segment_path(directory: Path, base_offset: int) -> Path:
-    return directory / f"{base_offset:020d}.log"
-
-
-def index_path(path: Path) -> Path:
-    return path.with_suffix(".index")
 
 
 def _open_for_writing(path: Path, index: SparseIndex) -> OpenFile:

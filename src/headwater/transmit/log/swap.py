@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from headwater.files import sync_directory
-from headwater.transmit.log.segment import index_path, segment_path
+from headwater.transmit.log.file_names import index_path, segment_path
 
 
 def cleaned_path(directory: Path, base_offset: int) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.transmit.log.scan import Damage, find_batch, scan
-from headwater.transmit.records.batch import BatchHeader
+from headwater.transmit.records.batch_header import BatchHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,23 +5,10 @@ Java clients frame snappy ("xerial"); the other three codecs use their plain for
 """
 
 import struct
-from enum import IntEnum
 
 from headwater.errors import CorruptError
+from headwater.transmit.records.attributes import Buffer, Compression
 from headwater.transmit.records.codec import read_uvarint
-
-Buffer = bytes | bytearray | memoryview
-
-
-class Compression(IntEnum):
-    """The lowest three bits of a batch's attributes."""
-
-    NONE = 0
-    GZIP = 1
-    SNAPPY = 2
-    LZ4 = 3
-    ZSTD = 4
-
 
 _LZ4_FRAME_HEAD = bytes.fromhex("04224d18 60 40 82")
 """Magic, version 1 with independent blocks of up to 64 KiB, and the checksum of both, as Java clients write it."""

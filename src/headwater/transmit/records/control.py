@@ -11,16 +11,9 @@ from dataclasses import dataclass
 
 from headwater.errors import CorruptError
 from headwater.record import Record
-from headwater.transmit.records.batch import (
-    CONTROL,
-    NO_SENDER,
-    TRANSACTIONAL,
-    Buffer,
-    Sender,
-    decode_batch,
-    encode_batch,
-    read_header,
-)
+from headwater.transmit.records.attributes import CONTROL, TRANSACTIONAL, Buffer
+from headwater.transmit.records.batch import decode_batch, encode_batch
+from headwater.transmit.records.batch_header import NO_SENDER, Sender, read_header
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")

@@ -15,15 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.transmit.records.batch import (
-    BATCH_BYTES,
-    HEADER_BYTES,
-    LENGTH_PREFIX_BYTES,
-    RECORD_FRAME_BYTES,
-    TRANSACTIONAL,
-    Sender,
-    seal_header,
-)
+from headwater.transmit.records.attributes import TRANSACTIONAL
+from headwater.transmit.records.batch import BATCH_BYTES, RECORD_FRAME_BYTES
+from headwater.transmit.records.batch_header import HEADER_BYTES, LENGTH_PREFIX_BYTES, Sender, seal_header
 from headwater.transmit.records.codec import write_varint
 
 _VARINT_BYTES_MAX = 5  # of a 32-bit number

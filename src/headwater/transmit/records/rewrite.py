@@ -11,20 +11,18 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from headwater.errors import CorruptError
-from headwater.transmit.records.batch import (
-    COMPRESSION_MASK,
+from headwater.transmit.records.attributes import COMPRESSION_MASK, LOG_APPEND_TIME, Buffer, Compression
+from headwater.transmit.records.batch_header import (
     CRC,
     CRC_AT,
     CRC_COVERS_FROM,
     HEADER,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
-    LOG_APPEND_TIME,
     BatchHeader,
-    Buffer,
 )
 from headwater.transmit.records.codec import read_varint, write_varint
-from headwater.transmit.records.compression import Compression, compress, decompress
+from headwater.transmit.records.compression import compress, decompress
 
 DELETE_HORIZON = 0x40
 """Attribute bit: the base timestamp is the time from which the batch's tombstones may be removed (KIP-534)."""

@@ -13,7 +13,9 @@ import pyarrow as pa
 
 from headwater.errors import CorruptError
 from headwater.record import TopicPartition
-from headwater.transmit.records.batch import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, Buffer, decode_batch, walk
+from headwater.transmit.records.attributes import LOG_APPEND_TIME, Buffer
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import HEADER_BYTES, BatchHeader, walk
 from headwater.transmit.records.compression import decompress
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

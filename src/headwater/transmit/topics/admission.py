@@ -3,7 +3,7 @@
 from headwater.errors import InvalidError
 from headwater.record import TopicPartition
 from headwater.transmit.configs import TopicConfig
-from headwater.transmit.records.batch import BatchHeader
+from headwater.transmit.records.batch_header import BatchHeader
 from headwater.transmit.records.rewrite import all_have_keys, raw_records, recompress, stamp
 
 

@@ -14,18 +14,22 @@ log, and if the file is ahead of the log (which a power failure may have shorten
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from headwater.errors import ConflictError, InvalidError
 from headwater.record import Record
-from headwater.transmit.log.partition import PartitionLog
-from headwater.transmit.records.batch import BatchHeader, Buffer, decode_batch
+from headwater.transmit.records.attributes import Buffer
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import BatchHeader
 
 EXPECTED_OFFSET = "headwater.expected.offset"
 EXPECTED_VERSION = "headwater.expected.version"
 NO_VERSION = -1
+
+BatchesFrom = Callable[[int], Iterable[tuple[BatchHeader, bytes]]]
+"""Returns the batches of a log from an offset on."""
 
 _SCHEMA = """
 create table if not exists versions (key blob primary key, offset integer not null) without rowid;
@@ -40,24 +44,21 @@ class ExpectationFailed(ConflictError):
 class Expectations:
     """Checks the conditions of records for a partition, and keeps the versions of its keys. Not thread-safe."""
 
-    def __init__(self, log: PartitionLog) -> None:
-        self._log = log
-        self._versions = KeyVersions(log.directory / "versions.db")
-        if self._versions.reached > log.end_offset:
+    def __init__(self, directory: Path, end_offset: int, batches_from: BatchesFrom) -> None:
+        self._versions = KeyVersions(directory / "versions.db")
+        if self._versions.reached > end_offset:
             self._versions.clear()
-        for segment in log.segments:
-            if segment.next_offset > self._versions.reached:
-                for header, data in segment.batches_with_records(self._versions.reached):
-                    self._versions.add(decode_batch(data), header.next_offset)
+        for header, data in batches_from(self._versions.reached):
+            self._versions.add(decode_batch(data), header.next_offset)
 
-    def check(self, data: Buffer, headers: Sequence[BatchHeader]) -> list[Record]:
+    def check(self, data: Buffer, headers: Sequence[BatchHeader], end_offset: int) -> list[Record]:
         """Raise ExpectationFailed unless all conditions of the records are true; return the records."""
         records = []
         at = 0
         for header in headers:
             records += decode_batch(data, at)
             at += header.size
-        check_expectations(records, self._versions, self._log.end_offset)
+        check_expectations(records, self._versions, end_offset)
         return records
 
     def add(self, records: Sequence[Record], base_offset: int) -> None:

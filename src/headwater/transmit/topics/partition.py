@@ -16,7 +16,7 @@ from headwater.record import TopicPartition
 from headwater.transmit.configs import DEFAULT_TOPIC_CONFIG, TopicConfig
 from headwater.transmit.log.partition import PartitionLog
 from headwater.transmit.log.producer_snapshot import load_snapshots, save_snapshot
-from headwater.transmit.records.batch import BatchHeader, check_batches
+from headwater.transmit.records.batch_header import BatchHeader, check_batches
 from headwater.transmit.records.control import Marker, encode_marker, read_marker
 from headwater.transmit.topics.admission import admit, recompress_batches
 from headwater.transmit.topics.conditional_append import Expectations
@@ -184,8 +184,11 @@ class Partition:
         """Write batches; with conditional append, only if the conditions of their records are true."""
         if not self.config.conditional_append:
             return self._write(data, headers)
-        expectations = self._expectations = self._expectations or Expectations(self.log)
-        records = expectations.check(data, headers)
+        log = self.log
+        expectations = self._expectations = self._expectations or Expectations(
+            log.directory, log.end_offset, log.batches_from
+        )
+        records = expectations.check(data, headers, log.end_offset)
         offset = self._write(data, headers)
         expectations.add(records, offset)
         return offset

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from headwater.transmit.records.batch import BatchHeader
+from headwater.transmit.records.batch_header import BatchHeader
 from headwater.transmit.records.control import Marker
 
 BATCHES_KEPT = 5

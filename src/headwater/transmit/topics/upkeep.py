@@ -30,7 +30,7 @@ from headwater.transmit.log.partition import PartitionLog
 from headwater.transmit.log.retention import expired_by_size, expired_by_time, is_expired
 from headwater.transmit.log.segment import Segment, save_index
 from headwater.transmit.log.swap import swap_in
-from headwater.transmit.records.batch import HEADER_BYTES, read_header
+from headwater.transmit.records.batch_header import HEADER_BYTES, read_header
 from headwater.transmit.topics.partition import Partition
 from headwater.transmit.topics.producers import is_in_aborted
 from headwater.transmit.topics.topics import Topics

@@ -18,14 +18,20 @@ _TOPIC_ID_FROM = 10
 
 def offset_commit(node: Node, request: Any, context: RequestContext) -> Any:
     """Commit offsets of a group, if the sender is allowed to."""
-    refusal = check_committer(node, request, request.generation_id_or_member_epoch, context)
+    refusal = check_committer(
+        node.group_kinds,
+        request,
+        epoch=request.generation_id_or_member_epoch,
+        version=context.version,
+        now=node.clock.monotonic(),
+    )
     accepted: list[tuple[TopicPartition, CommittedOffset]] = []
     topics = []
     for topic in request.topics:
         partitions = []
         name, unknown = _topic_name(node, topic, context)
         for p in topic.partitions:
-            code = refusal or unknown or check_offset(node, name, p)
+            code = refusal or unknown or check_offset(node.topics, name, p)
             if code == Code.NONE:
                 accepted.append((TopicPartition(name, p.partition_index), committed_offset(p)))
             partitions.append(

@@ -6,9 +6,9 @@ from typing import Any
 from kafka.protocol.consumer import ListOffsetsResponse, OffsetForLeaderEpochResponse
 
 from headwater.errors import CorruptError
+from headwater.transmit.broker.monitoring.retention_risk import deleted_soon
 from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.request import RequestContext
-from headwater.transmit.broker.retention_risk import deleted_soon
 from headwater.transmit.log.partition import LEADER_EPOCH
 from headwater.transmit.topics.partition import Partition
 from headwater.transmit.wire.codes import Code

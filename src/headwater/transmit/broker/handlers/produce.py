@@ -8,7 +8,7 @@ from headwater.errors import CorruptError, InvalidError, UnavailableError
 from headwater.transmit.broker.error_codes import append_code, transactional_append_code
 from headwater.transmit.broker.node import Node
 from headwater.transmit.broker.request import RequestContext
-from headwater.transmit.records.batch import walk
+from headwater.transmit.records.batch_header import walk
 from headwater.transmit.topics.admission import RejectedRecords
 from headwater.transmit.topics.conditional_append import ExpectationFailed
 from headwater.transmit.topics.partition import AppendResult, Partition

@@ -127,7 +127,13 @@ def txn_offset_commit(node: Node, request: Any, context: RequestContext) -> Any:
     refused = node.transactions.check_offsets(request.transactional_id, claim, request.group_id)
     code = _code(refused, TxnOffsetCommitResponse, context)
     if code == Code.NONE and context.version >= _GENERATION_FROM and request.generation_id >= 0:
-        code = check_committer(node, request, request.generation_id, context)
+        code = check_committer(
+            node.group_kinds,
+            request,
+            epoch=request.generation_id,
+            version=context.version,
+            now=node.clock.monotonic(),
+        )
         if code == Code.UNSUPPORTED_VERSION:
             code = Code.ILLEGAL_GENERATION  # the only error of this request for an old epoch
     accepted: list[tuple[TopicPartition, CommittedOffset]] = []
@@ -136,7 +142,7 @@ def txn_offset_commit(node: Node, request: Any, context: RequestContext) -> Any:
     for topic in request.topics:
         partitions = []
         for partition in topic.partitions:
-            found = code or check_offset(node, topic.name, partition)
+            found = code or check_offset(node.topics, topic.name, partition)
             if found == Code.NONE:
                 accepted.append(
                     (TopicPartition(topic.name, partition.partition_index), committed_offset(partition))

@@ -15,7 +15,8 @@ from headwater.record import Header, Record, TopicPartition
 from headwater.transmit.groups.settings import GroupSettings
 from headwater.transmit.groups.share.members import AssignedPartition
 from headwater.transmit.groups.share.share_partition import Span
-from headwater.transmit.records.batch import batches_of, decode_batch, encode_batch, walk
+from headwater.transmit.records.batch import batches_of, decode_batch, encode_batch
+from headwater.transmit.records.batch_header import walk
 from headwater.transmit.records.dead_letters import (
     DELIVERY_COUNT,
     GROUP,
@@ -25,8 +26,7 @@ from headwater.transmit.records.dead_letters import (
     SHARE_PREFIX,
     TOPIC,
 )
-from headwater.transmit.topics.partition import Partition
-from headwater.transmit.topics.topics import Topics
+from headwater.transmit.topics.partition import AppendResult, Partition
 
 logger = logging.getLogger(__name__)
 
@@ -44,17 +44,25 @@ class GivenUpRange:
     span: Span
 
 
+Append = Callable[[Partition, memoryview], AppendResult]
+"""Appends batches to a partition."""
+OpenTarget = Callable[[str, TopicPartition], Partition]
+"""Returns the partition of a dead-letter topic for the records of a partition; creates the topic if needed."""
+
+
 class DeadLetterWriter:
     """Writes dead letters; `on_written` is called when those of a range are durable."""
 
     def __init__(
         self,
-        topics: Topics,
+        append: Append,
+        open_target: OpenTarget,
         clock: Clock,
         settings: Callable[[str], GroupSettings],
         on_written: Callable[[GivenUpRange], None],
     ) -> None:
-        self._topics = topics
+        self._append = append
+        self._open_target = open_target
         self._clock = clock
         self._settings = settings
         self._on_written = on_written
@@ -98,9 +106,9 @@ class DeadLetterWriter:
             return
         try:
             records = _records_of(given_up.partition, span) if settings.copies_record else None
-            target = self._target(settings.deadletter_topic, name)
+            target = self._open_target(settings.deadletter_topic, name)
             for batch in batches_of(dead_letters_of(given_up.group, name, span, records, self._clock.now_ms())):
-                appended = self._topics.append(target, memoryview(bytearray(encode_batch(batch))))
+                appended = self._append(target, memoryview(bytearray(encode_batch(batch))))
                 await target.wait_durable(appended.next_offset)
         except (HeadwaterError, OSError) as error:
             logger.error(
@@ -110,12 +118,6 @@ class DeadLetterWriter:
             self._retries.append((self._clock.monotonic() + RETRY_S, given_up))
             return
         self._on_written(given_up)
-
-    def _target(self, topic: str, source: TopicPartition) -> Partition:
-        entry = self._topics.entry(topic) or self._topics.create(topic, 1, {})
-        partition = self._topics.partition(topic, source.partition % entry.partitions)
-        assert partition is not None
-        return partition
 
 
 def _records_of(partition: Partition, span: Span) -> dict[int, Record]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headwater.clock import Clock
+from headwater.record import TopicPartition
 from headwater.transmit.groups.heartbeats import HeartbeatReply
 from headwater.transmit.groups.settings import SHARE_SESSION_MS, GroupSettings
 from headwater.transmit.groups.share.dead_letter_writer import DeadLetterWriter, GivenUpRange
@@ -26,7 +27,7 @@ from headwater.transmit.groups.share.share_partition import (
     trimmed,
 )
 from headwater.transmit.groups.store import GroupKind, GroupStore, StoredShare
-from headwater.transmit.records.batch import BatchHeader, walk
+from headwater.transmit.records.batch_header import BatchHeader, walk
 from headwater.transmit.topics.partition import Partition
 from headwater.transmit.topics.producers import is_in_aborted
 from headwater.transmit.topics.topics import Topics
@@ -102,7 +103,9 @@ class ShareGroups:
         self._shares: dict[Key, SharePartition] = {}
         self._leaving: dict[tuple[str, str], float] = {}
         """Members that have left but not closed their session, and the deadline for that."""
-        self._dead_letter_writer = DeadLetterWriter(topics, clock, self.settings, self._on_written)
+        self._dead_letter_writer = DeadLetterWriter(
+            topics.append, self._dead_letter_target, clock, self.settings, self._on_written
+        )
         for stored in store.shares():
             if topics.entry(stored.topic_id) is None:
                 store.delete_shares(stored.group, stored.topic_id)
@@ -304,6 +307,12 @@ class ShareGroups:
                 spans=tuple(share.spans()),
             )
         )
+
+    def _dead_letter_target(self, topic: str, source: TopicPartition) -> Partition:
+        entry = self._topics.entry(topic) or self._topics.create(topic, 1, {})
+        partition = self._topics.partition(topic, source.partition % entry.partitions)
+        assert partition is not None
+        return partition
 
     def _on_written(self, given_up: GivenUpRange) -> None:
         key = (given_up.group, given_up.place)

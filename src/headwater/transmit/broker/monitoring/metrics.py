@@ -11,10 +11,11 @@ from pathlib import Path
 
 from headwater.errors import CorruptError
 from headwater.record import TopicPartition
+from headwater.transmit.broker.monitoring.retention_risk import groups_at_risk
 from headwater.transmit.broker.node import Node
-from headwater.transmit.broker.retention_risk import groups_at_risk
 from headwater.transmit.log.partition import OffsetOutOfRange, PartitionLog
-from headwater.transmit.records.batch import LOG_APPEND_TIME, check_batch
+from headwater.transmit.records.attributes import LOG_APPEND_TIME
+from headwater.transmit.records.batch_header import check_batch
 from headwater.transmit.records.rewrite import raw_records
 from headwater.transmit.wire.apis import APIS
 

@@ -13,11 +13,11 @@ import pytest
 from headwater.clock import ManualClock
 from headwater.record import Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.broker.metrics import render
-from headwater.transmit.broker.metrics_page import serve_metrics
+from headwater.transmit.broker.monitoring.metrics import render
+from headwater.transmit.broker.monitoring.metrics_page import serve_metrics
 from headwater.transmit.broker.node import BrokerSettings, Endpoint, open_node
+from headwater.transmit.records.attributes import Compression
 from headwater.transmit.records.batch import encode_batch
-from headwater.transmit.records.compression import Compression
 from headwater.transmit.records.control import Marker
 from headwater.transmit.topics.catalog import Catalog, CommittedOffset
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from headwater.change import Change, Op
 from headwater.json_values import finite
-from headwater.store.columns import Value, decode_value, encode_column
 from headwater.store.shapes import ViewShape
+from headwater.store.values.columns import Value, decode_value, encode_column
 
 StoredRow = tuple[Value, ...]
 RowChange = tuple[Op, str, StoredRow | None, StoredRow | None]

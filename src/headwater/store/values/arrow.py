@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.store.columns import Value, struct_fields
 from headwater.store.databases.engine import Db
 from headwater.store.shapes import ViewShape
 from headwater.store.statements import columns_of, table_of
+from headwater.store.values.columns import Value, struct_fields
 
 _TYPES = {
     "tinyint": pa.int8(),
