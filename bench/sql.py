@@ -49,7 +49,7 @@ def on_spark(folder: Path, dsn: str) -> int:
 
     from headwater.serve.sql import SqlSources, _read_postgres
     from headwater.spark.session.session import spark_session
-    from headwater.store.values.arrow import rows_as_arrow
+    from headwater.store.arrow import rows_as_arrow
     from headwater.store.views import ViewStore
 
     if SparkSession.getActiveSession() is None:

@@ -40,7 +40,7 @@ from _report import machine
 import headwater as hw
 from headwater.store.facts import FactStore
 from headwater.store.shapes import Access, ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 from support.postgres import PostgresServer
 

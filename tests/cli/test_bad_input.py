@@ -130,7 +130,7 @@ def test_rebuild_of_a_stopped_app_is_recorded(headwater: Run, tmp_path: Path, st
 @pytest.fixture
 def store_with_a_view(tmp_path: Path) -> None:
     from headwater.store.shapes import ViewShape
-    from headwater.store.values.columns import Column
+    from headwater.store.values.column_types import Column
     from headwater.store.views import ViewStore
 
     columns = (Column("product", "string"), Column("window", "string"))

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from headwater.store.shapes import Access, ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 

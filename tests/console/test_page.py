@@ -22,7 +22,7 @@ from headwater.serve.server import HttpServer
 from headwater.store.facts import FactStore
 from headwater.store.generations import Generations
 from headwater.store.shapes import ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 from headwater.transmit.client.lag import GroupPosition
 

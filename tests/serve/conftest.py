@@ -19,7 +19,7 @@ from headwater.serve.live.rates import TopicRates
 from headwater.serve.server import HttpServer
 from headwater.store.facts import FactStore
 from headwater.store.shapes import ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 
 NOON = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)

@@ -15,9 +15,9 @@ import pytest
 
 from headwater.errors import InvalidError, UnavailableError
 from headwater.serve.sql import SqlSources, named_tables, run_sql
+from headwater.store.arrow import arrow_type, rows_as_arrow
 from headwater.store.shapes import ViewShape
-from headwater.store.values.arrow import arrow_type, rows_as_arrow
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from support.postgres import PostgresServer

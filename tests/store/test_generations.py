@@ -9,7 +9,7 @@ from headwater.store.generations import Generation, Generations
 from headwater.store.late import LateRow
 from headwater.store.shapes import ViewShape
 from headwater.store.subscription import EventKind, SubscriberPosition, next_events
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 
 LATE = LateRow(

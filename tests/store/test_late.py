@@ -10,7 +10,7 @@ import pytest
 
 from headwater.store.late import SCHEMA, LateRow
 from headwater.store.shapes import ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 
 SHAPE = ViewShape(

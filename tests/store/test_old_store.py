@@ -11,7 +11,7 @@ from headwater.clock import SystemClock
 from headwater.errors import InvalidError
 from headwater.store.reader import ViewReader
 from headwater.store.shapes import Access, ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 
 PREVIOUS_VERSION = """

@@ -20,7 +20,7 @@ from headwater.store.questions import Answer, Question
 from headwater.store.reader import ViewReader, Views
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.subscription import EventKind
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 
 INSTANT = pa.timestamp("us", tz="UTC")

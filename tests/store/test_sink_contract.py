@@ -12,7 +12,7 @@ import pytest
 
 from headwater.sink import Batch, Guarantee, Stream
 from headwater.store.shapes import ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 from headwater.testing.sink_contract import Destination, SinkContract, json_form
 from support.postgres import PostgresServer

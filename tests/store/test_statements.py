@@ -7,7 +7,7 @@ import pytest
 from headwater.store.questions import Cursor, Question, order_of, parse_condition
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.statements import compile_question, parts_of, total_order
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 
 SHAPE = ViewShape(

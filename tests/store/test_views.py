@@ -16,7 +16,7 @@ from headwater.change import Op
 from headwater.errors import ConflictError, InvalidError, RefusedError
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.tables import ViewProgress
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 
 TOTALS = ViewShape(

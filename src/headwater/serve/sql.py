@@ -22,8 +22,8 @@ from headwater.errors import InvalidError
 from headwater.json_values import json_part, or_null
 from headwater.postgresql import connect, explained
 from headwater.record import TopicPartition
+from headwater.store.arrow import rows_as_arrow
 from headwater.store.location import check_address
-from headwater.store.values.arrow import rows_as_arrow
 from headwater.store.views import ViewStore
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.records.to_arrow import to_arrow

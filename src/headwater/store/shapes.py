@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from headwater.errors import InvalidError
-from headwater.store.values.columns import Column, struct_fields
+from headwater.store.values.column_types import Column, struct_fields
 
 CHANGES_KEPT = 10_000
 """Default history: enough for a browser tab to reconnect after minutes; later subscribers read the rows again."""

@@ -12,7 +12,7 @@ from headwater.store import access, late
 from headwater.store.databases.engine import Db
 from headwater.store.shapes import ViewShape
 from headwater.store.statements import columns_of, table_of
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.values.rows import Retraction, RowChange, StoredRow, is_same, row_text
 
 OFFSETS = "offsets"

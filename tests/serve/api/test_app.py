@@ -13,7 +13,7 @@ from headwater.serve.server import HttpServer
 from headwater.store.facts import FactKind
 from headwater.store.late import LateRow
 from headwater.store.shapes import ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.transmit.client.lag import GroupPosition
 
 INSTANT = pa.timestamp("us", tz="UTC")

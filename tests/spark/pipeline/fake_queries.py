@@ -9,6 +9,7 @@ def progress(batch: int, *, rows: int = 1) -> Any:
     """Build the progress of a batch that read no topic."""
     return SimpleNamespace(
         batchId=batch,
+        timestamp=f"2026-11-15T12:00:{batch:06.3f}Z",
         numInputRows=rows,
         inputRowsPerSecond=1.0,
         processedRowsPerSecond=1.0,

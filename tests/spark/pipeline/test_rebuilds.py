@@ -14,7 +14,7 @@ from headwater.spark.pipeline.running_queries import RunningQueries
 from headwater.store.facts import FactStore
 from headwater.store.generations import Generation, Generations
 from headwater.store.shapes import ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 from tests.spark.pipeline.fake_queries import FakeStarts
 

@@ -47,6 +47,17 @@ def test_rows_read_are_counted_across_restarts_and_launches(queries: RunningQuer
     assert queries.rows_read() == {"revenue": 12}
 
 
+def test_rows_are_counted_once_although_spark_keeps_few_batches(queries: RunningQueries) -> None:
+    starts = FakeStarts()
+    queries.launch("revenue", starts)
+    kept = starts.last.recentProgress
+    for batch in range(5):
+        kept.append(progress(batch, rows=10))
+        del kept[:-2]
+        assert queries.rows_read() == {"revenue": 10 * (batch + 1)}
+    assert queries.rows_read() == {"revenue": 50}
+
+
 def test_queries_are_settled_when_none_runs_or_waits(queries: RunningQueries) -> None:
     starts = FakeStarts()
     queries.launch("revenue", starts)

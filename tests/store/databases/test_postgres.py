@@ -10,7 +10,7 @@ from headwater.errors import ConflictError, InvalidError, UnavailableError
 from headwater.store.databases.postgres import hide_password, split_schema
 from headwater.store.location import find_store, record_address
 from headwater.store.shapes import ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 from support.postgres import PostgresServer
 

@@ -10,7 +10,7 @@ from headwater.errors import UnavailableError
 from headwater.store.databases import sqlite
 from headwater.store.facts import FactStore
 from headwater.store.shapes import ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 
 SHAPE = ViewShape(name="counts", key=("word",), columns=(Column("word", "string"),))

@@ -37,7 +37,7 @@ from headwater.spark.source.decoding import bad_records
 from headwater.spark.source.exclusions import Exclusions, exclusions_of
 from headwater.store.generations import Generation, Generations
 from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
-from headwater.store.values.columns import Column
+from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
 
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"

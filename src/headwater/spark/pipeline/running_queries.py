@@ -6,7 +6,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headwater.app import Query
 from headwater.clock import Clock
 from headwater.errors import InvalidError, UnavailableError
-from headwater.spark.pipeline.failures import first_line
+from headwater.spark.pipeline.failures import Failure, first_line
 from headwater.spark.session.jvm import died, java_exit
 from headwater.spark.source.offsets import Offsets, from_json
 from headwater.store.facts import FactKind, FactStore
@@ -23,10 +23,22 @@ from headwater.transmit.client.client import LATEST, Client
 
 if TYPE_CHECKING:
     from headwater.spark.pipeline.batch_sinks import BatchSink
-    from headwater.spark.pipeline.poison import Isolation
     from headwater.spark.source.exclusions import Exclusions
 
 StartQuery = Callable[[], StreamingQuery]
+
+
+class RunningIsolation(Protocol):
+    """A search for the records on which a query fails, in a thread of its own; see `poison.Isolation`."""
+
+    failure: Failure
+
+    @property
+    def done(self) -> bool: ...
+
+    def result(self) -> int: ...
+
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +60,21 @@ class RunningQuery:
     launch: Launch | None = None
     restart_at: float | None = None
     """Monotonic time of the next attempt, after a failure."""
-    isolation: "Isolation | None" = None
+    isolation: RunningIsolation | None = None
     """The search for the records on which it fails, while that runs."""
     reported_progress: str | None = None
-    read_before: int = 0
-    """Rows read by its predecessors that failed."""
+    rows_read: int = 0
+    """Rows that it has read, across its restarts, up to the last call of `count_rows`."""
+    counted_until: str = ""
+    """Start of the last trigger that is counted in `rows_read`."""
 
-    @property
-    def rows_read(self) -> int:
-        return self.read_before + sum(progress.numInputRows for progress in self.streaming.recentProgress)
+    def count_rows(self) -> int:
+        """Add the rows of new batches, and return `rows_read`. Spark keeps the last 100 batches: call it often."""
+        for progress in self.streaming.recentProgress:
+            if progress.timestamp > self.counted_until:
+                self.counted_until = progress.timestamp
+                self.rows_read += progress.numInputRows
+        return self.rows_read
 
     @property
     def is_settled(self) -> bool:
@@ -76,16 +94,17 @@ class RunningQueries:
         """Start a query, in place of the one with this name if there is one."""
         self.report(name, {"state": "starting"})
         before = self._running.get(name)
-        read_before = 0 if before is None else before.rows_read
+        rows_read = 0 if before is None else before.count_rows()
         try:
-            self._running[name] = RunningQuery(start, start(), launch, read_before=read_before)
+            self._running[name] = RunningQuery(start, start(), launch, rows_read=rows_read)
         except PySparkException as error:
             raise InvalidError(f"cannot start query {name!r}: {first_line(error)}") from error
 
     def restart(self, name: str) -> None:
         """Start a failed query again as it was launched."""
         running = self._running[name]
-        running.read_before, running.restart_at = running.rows_read, None
+        running.count_rows()
+        running.restart_at, running.counted_until = None, ""
         running.streaming = running.start()
 
     def get(self, name: str) -> RunningQuery | None:
@@ -105,7 +124,7 @@ class RunningQueries:
 
     def rows_read(self) -> dict[str, int]:
         """Return how many records each query has read since the start."""
-        return {name: running.rows_read for name, running in self._running.items()}
+        return {name: running.count_rows() for name, running in self._running.items()}
 
     def forget(self, name: str) -> None:
         """Stop a query and drop it from the registry, if it is there; a rebuild's facts are deleted."""

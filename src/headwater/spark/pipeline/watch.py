@@ -5,21 +5,19 @@ A failed query is retried after a pause, which `Watch` does itself. Where more i
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, UnavailableError
 from headwater.spark.pipeline.failures import PAUSE_MAX_S, Failure, Retries, read_failure
 from headwater.spark.pipeline.running_queries import (
+    RunningIsolation,
     RunningQueries,
     RunningQuery,
     offsets_read,
     parse_offsets,
     records_behind,
 )
-
-if TYPE_CHECKING:
-    from headwater.spark.pipeline.poison import Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,7 @@ class Watch:
     def report_progress(self) -> None:
         """Report the last batch of each query that has finished one since the last call."""
         for name, running in self._queries:
+            running.count_rows()
             progress = running.streaming.lastProgress
             if progress is not None and progress.json != running.reported_progress:
                 running.reported_progress = progress.json
@@ -89,7 +88,7 @@ class Watch:
             return Isolate(name, failure)
         return self._give_up(name, failure, failure.reason)
 
-    def _check_isolation(self, name: str, running: RunningQuery, isolation: "Isolation") -> Decision | None:
+    def _check_isolation(self, name: str, running: RunningQuery, isolation: RunningIsolation) -> Decision | None:
         """Relaunch a query whose poison rows were found; give it up if there are none."""
         if not isolation.done:
             return None

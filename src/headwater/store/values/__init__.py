@@ -1,6 +1,6 @@
 """The values of views, from Spark's results to the database and back. Pure.
 
-columns  Arrow columns as database values, and database values as JSON values
-rows     encoded rows, and the changes between them
-arrow    rows as an Arrow table
+column_types  columns and their types
+columns       Arrow columns as database values, and database values as JSON values
+rows          encoded rows, and the changes between them
 """

@@ -13,7 +13,6 @@ Column types have Spark's names (`string`, `double`, `struct<...>`), because Spa
 import base64
 import json
 import math
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -21,19 +20,12 @@ import pyarrow as pa
 
 from headwater.errors import InvalidError
 from headwater.json_values import finite, json_part, json_text, time_text, time_texts
+from headwater.store.values.column_types import Column, struct_fields
 
 Value = str | int | float | None
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _INTEGER_MAX = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a view: its name and its Spark type."""
-
-    name: str
-    type: str
 
 
 def encode_column(values: pa.ChunkedArray) -> list[Value]:
@@ -78,24 +70,6 @@ def literal(name: str, kind: str, value: Any) -> Value:
         return None if value is None else _literal(kind, value)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise InvalidError(f"cannot look up {name} = {value!r}: the column is {kind}") from None
-
-
-def struct_fields(kind: str) -> dict[str, str]:
-    """Return the fields of a struct and their types; empty for any other type.
-
-    >>> struct_fields("struct<start:timestamp,at:struct<x:int,y:int>>")
-    {'start': 'timestamp', 'at': 'struct<x:int,y:int>'}
-    """
-    if not kind.startswith("struct<"):
-        return {}
-    parts, depth = [""], 0
-    for character in kind.removeprefix("struct<")[:-1]:
-        depth += (character in "<(") - (character in ">)")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return {name: field for name, _, field in (part.partition(":") for part in parts)}
 
 
 def _literal(kind: str, value: Any) -> Value:

@@ -12,7 +12,8 @@ import pyarrow as pa
 from headwater.store.databases.engine import Db
 from headwater.store.shapes import ViewShape
 from headwater.store.statements import columns_of, table_of
-from headwater.store.values.columns import Value, struct_fields
+from headwater.store.values.column_types import struct_fields
+from headwater.store.values.columns import Value
 
 _TYPES = {
     "tinyint": pa.int8(),
