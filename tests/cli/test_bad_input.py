@@ -121,8 +121,8 @@ def test_rebuild_of_an_unknown_view(headwater: Run, tmp_path: Path, store_with_a
 
 
 def test_rebuild_of_a_stopped_app_is_recorded(headwater: Run, tmp_path: Path, store_with_a_view: Any) -> None:
-    asked = headwater("rebuild", "revenue", "--data", tmp_path)
-    assert "when the app runs next" in asked.stdout
+    requested = headwater("rebuild", "revenue", "--data", tmp_path)
+    assert "when the app runs next" in requested.stdout
     again = headwater("rebuild", "revenue", "--from", "now", "--data", tmp_path)
     assert "the first record it has not read" in again.stdout
 

@@ -51,7 +51,7 @@ def test_a_clock_that_was_reset_is_estimated_again() -> None:
 
 @given(st.integers(-(10**6), 10**6), st.lists(st.integers(0, 50), min_size=1, max_size=20))
 def test_the_error_is_the_shortest_transmission_time(offset: int, delays: list[int]) -> None:
-    """Whatever the clock's offset, the remaining error is the shortest transmission time so far."""
+    """The remaining error is the shortest transmission time so far, independent of the clock's offset."""
     steps = [readings(("d", n - offset, n - offset, n + delay)) for n, delay in enumerate(delays)]
     errors = [event - n for n, (event, _) in enumerate(corrected(*steps))]
     assert errors == [min(delays[: n + 1]) for n in range(len(delays))]

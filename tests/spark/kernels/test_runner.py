@@ -285,7 +285,7 @@ def test_a_lagging_partition_holds_the_watermark_and_an_idle_one_does_not() -> N
     from headwater.spark.kernels.runner import advance
 
     @dataclass
-    class Told:
+    class Report:
         source: int
         high: int
         low: int = NO_TIME
@@ -294,13 +294,13 @@ def test_a_lagging_partition_holds_the_watermark_and_an_idle_one_does_not() -> N
 
     times = Times(event_time="at", delay=10, idle_after=100)
     notes: dict[str, Any] = {}
-    notes["watermark"] = advance(notes, [Told(0, 500), Told(1, 50)], times, 0)
+    notes["watermark"] = advance(notes, [Report(0, 500), Report(1, 50)], times, 0)
     assert notes["watermark"] == 40
-    notes["watermark"] = advance(notes, [Told(0, 600), Told(1, NO_TIME)], times, 99)
+    notes["watermark"] = advance(notes, [Report(0, 600), Report(1, NO_TIME)], times, 99)
     assert notes["watermark"] == 40
-    notes["watermark"] = advance(notes, [Told(0, 600)], times, 100)
+    notes["watermark"] = advance(notes, [Report(0, 600)], times, 100)
     assert notes["watermark"] == 590
-    notes["watermark"] = advance(notes, [Told(1, 60)], times, 120)
+    notes["watermark"] = advance(notes, [Report(1, 60)], times, 120)
     assert notes["watermark"] == 590
 
 

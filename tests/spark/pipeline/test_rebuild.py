@@ -95,11 +95,11 @@ def test_a_running_app_swaps_in_a_rebuilt_view(shop: Shop, produce: Any, broker:
     try:
         pipeline.start()
         pipeline.run(until=clock.monotonic() + 5)
-        asked = shop.generations.request_rebuild("revenue")
+        requested = shop.generations.request_rebuild("revenue")
         deadline = clock.monotonic() + 120
-        while shop.generations.current("revenue") != asked and clock.monotonic() < deadline:
+        while shop.generations.current("revenue") != requested and clock.monotonic() < deadline:
             pipeline.run(until=clock.monotonic() + 1)
-        assert shop.generations.current("revenue") == asked
+        assert shop.generations.current("revenue") == requested
         assert shop.revenue() == BY_MINUTE
         assert "revenue@1" not in shop.facts.queries()
         produce(broker.bootstrap_servers, "orders", [order("tea", 10.0, 0)])

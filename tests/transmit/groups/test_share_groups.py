@@ -62,7 +62,7 @@ class Peer:
             )
         )
 
-    def fetch(self, *acks: tuple[int, int, Ack], epoch: int | None = None, **asked: Any) -> Any:
+    def fetch(self, *acks: tuple[int, int, Ack], epoch: int | None = None, **requested: Any) -> Any:
         shape = wire.ShareFetchRequest.FetchTopic
         if epoch is not None:
             self.epoch = epoch
@@ -73,7 +73,7 @@ class Peer:
                 "share_acquire_mode": 0, "forgotten_topics_data": [],
                 "topics": [shape(topic_id=self.topic_id, partitions=[
                     shape.FetchPartition(partition_index=0, acknowledgement_batches=self._batches(shape, acks))])],
-                **asked,
+                **requested,
             }
         )  # fmt: skip
         self.epoch += 1

@@ -1,4 +1,4 @@
-"""Which records compaction keeps, batch by batch, and when it is due."""
+"""Compaction: the records it keeps, batch by batch, and when it is due."""
 
 import struct
 from pathlib import Path

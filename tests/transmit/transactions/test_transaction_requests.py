@@ -122,9 +122,9 @@ class Peer:
 
 @pytest.fixture
 def peer(broker: Broker) -> Iterator[Peer]:
-    asked = Peer(broker)
-    yield asked
-    asked.close()
+    opened = Peer(broker)
+    yield opened
+    opened.close()
 
 
 def test_a_partition_must_be_in_the_transaction(peer: Peer) -> None:
@@ -148,14 +148,14 @@ def test_a_fenced_producer_gets_the_error_code_of_its_request_version(peer: Peer
     assert peer.epoch > zombie[1]
     peer.id, peer.epoch = zombie
     assert peer.produce(0, 0) is Code.INVALID_PRODUCER_EPOCH
-    told = Code.PRODUCER_FENCED if version >= 2 else Code.INVALID_PRODUCER_EPOCH
-    assert peer.end(version=version) is told
-    assert peer.add_group(version=version) is told
-    assert peer.add(0, version=min(version, 3)) is told
+    expected = Code.PRODUCER_FENCED if version >= 2 else Code.INVALID_PRODUCER_EPOCH
+    assert peer.end(version=version) is expected
+    assert peer.add_group(version=version) is expected
+    assert peer.add(0, version=min(version, 3)) is expected
     assert peer.commit_offset(1, version=version) is Code.INVALID_PRODUCER_EPOCH
     if version >= 3:
-        told = Code.PRODUCER_FENCED if version >= 4 else Code.INVALID_PRODUCER_EPOCH
-        assert peer.begin(version=version, claim=zombie) is told
+        expected = Code.PRODUCER_FENCED if version >= 4 else Code.INVALID_PRODUCER_EPOCH
+        assert peer.begin(version=version, claim=zombie) is expected
 
 
 def test_the_transaction_timeout_is_limited(peer: Peer) -> None:

@@ -23,7 +23,7 @@ from headwater.spark.session.java import JavaChoice, find_java
 from headwater.spark.session.jvm import silence_pyspark_threads, stop_session
 
 PREDECESSOR_S = 60.0
-"""How long to wait until the processes of a killed run have ended."""
+"""Seconds to wait until the processes of a killed run have ended."""
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 

@@ -53,7 +53,7 @@ COLUMNS = (
 HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
 
 PATIENCE_S = 60.0
-"""How long a broker may be unavailable (during a restart, say) before the query fails."""
+"""Seconds that a broker may be unavailable, during a restart for example, before the query fails."""
 
 T = TypeVar("T")
 
