@@ -58,7 +58,7 @@ def test_dead_letters_are_listed_shown_and_redriven(tmp_path: Path, headwater: R
             (("redrive", "orders.deadletter", "9"), "there is no dead letter at offset 9"),
             (("redrive", "orders.deadletter", "x"), "expected OFFSET or PARTITION@OFFSET"),
             (("redrive", "orders.deadletter", "0", "--value", "a", "--from-file", "b"), "not both"),
-            (("list", "nothing.deadletter"), "there is no such topic"),
+            (("list", "nothing.deadletter"), "it does not exist"),
         ]:
             refused = headwater("deadletter", *arguments, "-b", servers)
             assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr

@@ -13,7 +13,7 @@ def test_demo_stops_after_some_seconds_with_a_summary(headwater: Any) -> None:
     assert result.stderr == ""
     for step in ("log ready at", "console at http://", "the shop is open", "starting Spark", "first result"):
         assert step in result.stdout
-    assert "were read by Spark into view `revenue`" in result.stdout
+    assert "read by Spark into view `revenue`" in result.stdout
 
 
 def test_demo_serves_the_console_and_stops_on_ctrl_c(start: Any) -> None:
@@ -23,7 +23,7 @@ def test_demo_serves_the_console_and_stops_on_ctrl_c(start: Any) -> None:
         line = process.stdout.readline()
         assert line, "".join(lines)
         lines.append(line)
-    url = lines[-1].split("look at ")[1].split(";")[0].strip()
+    url = lines[-1].split("open ")[1].split(";")[0].strip()
     with urllib.request.urlopen(f"{url}/api/v1/views/revenue/rows") as response:
         rows = json.load(response)["rows"]
     assert rows

@@ -47,8 +47,8 @@ def test_there_are_three_walks() -> None:
 
 
 ADDITIONS = (
-    "trigger", "kind of window", "aggregate", "source", "sink", "SASL mechanism", "pattern operator", "console page",
-    "CLI command", "benchmark",
+    "trigger", "kind of window", "aggregate", "source", "sink", "SASL mechanism", "pattern operator",
+    "console page", "CLI command", "benchmark",
 )  # fmt: skip
 
 
