@@ -4,7 +4,7 @@ Written by `spark`, read by `serve` and by programs through `reader.Views`; it i
 
     questions, statements, search        questions as values and as SQL: pure
     shapes, values                       the columns of views, and the form of their values: pure
-    arrow                                the rows of a view as an Arrow table
+    rows, arrow                          encoded rows and their changes; rows as an Arrow table
     views                                ViewStore: writes batches and answers questions
     tables, access, late, generations    its tables
     queries, subscription, reader        answers, subscriptions, and the class for users

@@ -25,10 +25,10 @@ from headwater.store.questions import (
     encode_cursor,
     token_of,
 )
+from headwater.store.rows import decode_row
 from headwater.store.shapes import ViewShape
 from headwater.store.statements import compile_question, parts_of, table_of
 from headwater.store.values.columns import literal
-from headwater.store.values.rows import decode_row
 
 _HEAD = (
     "select identity, version, (select max(position) from headwater_changes where view = ?) from headwater_store"

@@ -10,10 +10,10 @@ from headwater.errors import InvalidError
 from headwater.sql_names import quote
 from headwater.store import access, late
 from headwater.store.databases.engine import Db
+from headwater.store.rows import Retraction, RowChange, StoredRow, is_same, row_text
 from headwater.store.shapes import ViewShape
 from headwater.store.statements import columns_of, table_of
 from headwater.store.values.column_types import Column
-from headwater.store.values.rows import Retraction, RowChange, StoredRow, is_same, row_text
 
 OFFSETS = "offsets"
 """In the note of a query's progress: the next offset of each partition it reads, `{"orders": {"0": 18}}`."""

@@ -33,10 +33,10 @@ from headwater.store.databases.engine import Database, Db, open_database
 from headwater.store.late import LateRow
 from headwater.store.queries import ViewQueries, by_key
 from headwater.store.questions import Answer, Question
+from headwater.store.rows import Retraction, StoredRow, decode_change, decode_row, encode_rows
 from headwater.store.shapes import Access, ViewShape, check_access
 from headwater.store.statements import columns_of, table_of
 from headwater.store.tables import ViewProgress
-from headwater.store.values.rows import Retraction, StoredRow, decode_change, decode_row, encode_rows
 
 _SCHEMA = (
     """create table if not exists headwater_views (

@@ -2,5 +2,4 @@
 
 column_types  columns and their types
 columns       Arrow columns as database values, and database values as JSON values
-rows          encoded rows, and the changes between them
 """
