@@ -1,5 +1,6 @@
 """A broker over real sockets: its responses, also to clients that misbehave."""
 
+import asyncio
 import contextlib
 import gc
 import socket
@@ -17,6 +18,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from headwater.record import Record, TopicPartition
+from headwater.transmit.broker import dispatch
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.records.batch import decode_batch, encode_batch
@@ -344,3 +346,17 @@ def test_delete_topic_while_fetch_waits(broker: Broker, client: Client) -> None:
         raw.receive()
         raw.send(fetch_request("brief", max_wait_ms=1000), 11)
         assert struct.unpack_from(">i", raw.receive()) == (2,)
+
+
+def test_a_connection_is_closed_when_its_handler_fails_after_a_wait(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        await asyncio.sleep(0)
+        raise RuntimeError("the handler failed")
+
+    monkeypatch.setitem(dispatch.HANDLERS, MetadataRequest.API_KEY, fail)
+    with Raw(broker) as raw:
+        raw.send(MetadataRequest(topics=None), 1)
+        with pytest.raises(ConnectionResetError):  # and not only after the client has sent something else
+            raw.receive()
