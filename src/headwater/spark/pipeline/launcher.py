@@ -23,7 +23,7 @@ from headwater.sink import Stream
 from headwater.spark.kernels.spool import Spool
 from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
 from headwater.spark.pipeline.batch_sinks import BatchSink, ExternalSink, ViewSink
-from headwater.spark.pipeline.checkpoint import check_checkpoint, last_done, run_of
+from headwater.spark.pipeline.checkpoint import last_done, run_of
 from headwater.spark.pipeline.dead_letters import DEAD_LETTER_TRIGGER, dead_letter_sink
 from headwater.spark.pipeline.definition import (
     check_definition,
@@ -157,7 +157,6 @@ class QueryLauncher:
     def start_dead_letters(self, topic: Topic, unmatched: DataFrame, clock: Clock) -> None:
         """Start the query that writes a topic's unmatched records to its dead-letter topic."""
         name = topic.dead_letters
-        check_checkpoint(self._settings.checkpoint(name), name)
         sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, clock)
         writer = self._writer(name, name, unmatched, UPDATE, DEAD_LETTER_TRIGGER)
         self._queries.launch(name, partial(self._begin, writer.foreachBatch(sink), UPDATE))

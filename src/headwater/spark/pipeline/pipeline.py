@@ -57,9 +57,12 @@ class Pipeline:
         """Check every query, then start every one; nothing is started if anything is wrong."""
         for query in self._app.queries:
             check_checkpoint(self._settings.checkpoint(self._generations.current(query.name).name), query.name)
+        with_schema = [topic for topic in self._app.topics if topic.schema is not None]
+        for topic in with_schema:
+            check_checkpoint(self._settings.checkpoint(topic.dead_letters), topic.dead_letters)
         self._launcher.load_exclusions()
         plans = [self._launcher.plan(query) for query in self._app.queries]
-        unmatched = [(t, self._launcher.read_unmatched(t)) for t in self._app.topics if t.schema is not None]
+        unmatched = [(topic, self._launcher.read_unmatched(topic)) for topic in with_schema]
         continuing = [
             (plan, self._generations.current(plan.query.name)) for plan in plans if self._can_continue(plan)
         ]
