@@ -1,18 +1,29 @@
 """A lock that allows only one process to use a folder."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
 
-from headwater.errors import ConflictError
+from headwater.errors import ConflictError, InvalidError
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # reported where the program can wait for space
 
 
 class FolderLock:
     """Held until `release`; the operating system releases it when the process dies."""
 
     def __init__(self, folder: Path, name: str, *, holder: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise
+            raise InvalidError(
+                f"cannot use data directory {str(folder)!r}: {error.strerror}",
+                hint="choose a directory that you can write to with --data",
+            ) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

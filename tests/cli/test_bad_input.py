@@ -80,6 +80,13 @@ def test_data_directory_of_a_running_broker(headwater: Run, tmp_path: Path) -> N
         complains(result, "another broker is running there", "--data", code=1)
 
 
+@pytest.mark.parametrize("command", [["run", "app.py"], ["broker"]])
+def test_data_directory_that_is_a_file(headwater: Run, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "app.py").write_text(SHOP.format(column="amount"))
+    (tmp_path / "data").write_text("")
+    complains(headwater(*command, "--data", "data"), "cannot use data directory 'data'", "--data", code=2)
+
+
 def test_missing_topic_without_auto_creation(headwater: Run, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(SHOP.format(column="amount"))
     with Broker(auto_create_topics_enable=False) as broker:

@@ -31,7 +31,8 @@ def verify(
 
     if not (data / "log").is_dir():
         raise InvalidError(
-            f"cannot verify: {str(data)!r} contains no log", hint="pass the data directory of a broker with --data"
+            f"cannot verify: {str(data)!r} contains no log",
+            hint="pass the data directory of a broker with --data; that of an app is .headwater/broker",
         )
     found = list(verify_logs(data / "log"))
     damaged = [segment for segment in found if segment.damage is not None]

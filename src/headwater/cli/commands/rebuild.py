@@ -73,7 +73,8 @@ def rebuild(
 def _check_name(name: str, known: list[str]) -> None:
     if name not in known:
         raise InvalidError(
-            f"cannot rebuild {name!r}: no view has this name; the views are: {', '.join(known) or 'none'}"
+            f"cannot rebuild {name!r}: no view has this name; the views are: {', '.join(known) or 'none'}",
+            hint="a sink is restarted with --from start or --from now",
         )
 
 

@@ -70,8 +70,10 @@ def create_topic(
 
     configs = dict(_name_and_value(text) for text in config or [])
     with Client(bootstrap_servers) as client:
-        client.create_topic(name, partitions=partitions, configs=configs)
-    print(f"topic {name} exists ({partitions} partitions requested)")
+        created = client.create_topic(name, partitions=partitions, configs=configs)
+        found = len(client.topics([name])[name].leaders)
+    count = f"{found} partition{'' if found == 1 else 's'}"
+    print(f"created topic {name} with {count}" if created else f"topic {name} already exists, with {count}")
 
 
 @app.command("produce")

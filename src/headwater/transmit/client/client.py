@@ -89,8 +89,8 @@ class Client:
         self._topics.update(found)
         return found
 
-    def create_topic(self, name: str, *, partitions: int = -1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic unless it exists, and wait until it can be used."""
+    def create_topic(self, name: str, *, partitions: int = -1, configs: Mapping[str, str] | None = None) -> bool:
+        """Create a topic unless it exists, and wait until it can be used; return whether it was created."""
         shape = CreateTopicsRequest.CreatableTopic
         topic = shape(
             name=name,
@@ -104,6 +104,7 @@ class Client:
         if result.error_code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
             raise InvalidError(f"cannot create topic {name!r}: {result.error_message or result.error_code}")
         self._wait_for_leaders(name, deadline=time.monotonic() + self._timeout_s)
+        return bool(result.error_code == Code.NONE)
 
     # -- offsets ----------------------------------------------------------------------------------------------
 
