@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 ROW = re.compile(r"^\| (?P<term>[^|]+) \| (?P<meaning>[^|]+) \| (?P<elsewhere>[^|]*)\| ?(?P<avoid>[^|]*)\|$")
 EXEMPT = {"docs/glossary.md", "tests/docs/test_glossary.py"}
-ON_DISK = re.compile(r'"_told(_was)?"')
+ON_DISK = re.compile(r'["`]_told(_was)?["`]')
 """Names of columns in the state of operators: a new name would end every checkpoint that has them."""
 
 
