@@ -56,19 +56,20 @@ class Guarantee(StrEnum):
 class Stream:
     """The results of a query, as a sink has to know them to open.
 
-    query      identifies the query among all that write to the same destination (`app.function`) schema     the
-    columns of the rows key        with a key, a row replaces the earlier row of the same key; without, rows are
-    appended changes    whether the query retracts rows; batches then have `signs` servers    the address of the
-    app's log, for sinks that write there continues  an earlier run whose rows are kept: if it was the last one to
-    write, the new run does not replace them
+    With a `key`, a row replaces the earlier row of the same key; without one, rows are appended.
     """
 
     query: str
+    """Identifies the query among all that write to the same destination, as `app.function`."""
     schema: "pa.Schema"
+    """The columns of the rows."""
     key: tuple[str, ...] = ()
     changes: bool = False
+    """True if the query retracts rows; batches then have `signs`."""
     servers: str = ""
+    """The address of the app's log, for sinks that write there."""
     continues: str | None = None
+    """An earlier run whose rows are kept: if it was the last one to write, the new run does not replace them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

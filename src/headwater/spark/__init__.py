@@ -1,4 +1,4 @@
-"""Run computations on Spark: the only package that imports pyspark.
+"""Run computations on Spark: the only package that imports pyspark, apart from `testing.spark_runner`.
 
 pipeline   the queries of an app: plan, start, watch, restart, rebuild
 operators  functions for `df.transform(...)`

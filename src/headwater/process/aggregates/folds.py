@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 import polars as pl
 
-from headwater.errors import InvalidError
+from headwater.errors import InternalError, InvalidError
 from headwater.process.aggregates.aggregates import Aggregate, FoldInput, Function, Of, check_aggregate
 
 _PARTIAL = re.compile(r"_a\d+_")
@@ -302,10 +302,11 @@ def _bag_of(aggregate: Aggregate, changes: bool) -> Bag:
             return _approx_distinct(error, changes)
         case Function.APPROX_QUANTILE:
             return _approx_quantile(argument, error)
-        case _:
+        case Function.APPROX_TOP_K:
             # A count that was dropped cannot be reduced by a retraction, so all are kept over changes.
             keep = None if changes else math.ceil(1 / error)
             return Bag(_read_top(int(argument)), order="weight", keep=keep, bounded=keep is not None)
+    raise InternalError(f"cannot compute {aggregate!r}: it has no fold")
 
 
 @dataclass(frozen=True, slots=True)
