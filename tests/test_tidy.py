@@ -63,7 +63,7 @@ def test_folders_are_small() -> None:
 def test_import_chains_are_short() -> None:
     """The number of modules that import one another in a row, when the first of them is imported.
 
-    Within a stage, imports for types alone count as well: a type checker is no way around this.
+    Within a stage, imports for types alone count as well, so that they cannot be used to bypass the limit.
     """
     chain = _longest_chain()
     assert len(chain) <= IMPORT_CHAIN_MAX, "\n".join(chain)

@@ -54,7 +54,7 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """The results of a query, as a sink has to know them to open.
+    """The properties of a query that a sink needs to open.
 
     With a `key`, a row replaces the earlier row of the same key; without one, rows are appended.
     """

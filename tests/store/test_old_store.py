@@ -39,7 +39,7 @@ def test_a_store_of_the_previous_version_continues(tmp_path: Path) -> None:
     path = tmp_path / "views.db"
     with closing(sqlite3.connect(path)) as db:
         db.executescript(PREVIOUS_VERSION)
-    with pytest.raises(InvalidError, match="with views of this version yet"):
+    with pytest.raises(InvalidError, match="has no views of this version yet"):
         ViewStore(path, read_only=True)
     store = ViewStore(path)
     store.declare(SHAPE, Access(search=("product",), indexes=(("total",),)))

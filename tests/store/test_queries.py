@@ -645,7 +645,7 @@ def test_views_are_found_by_name(shop: Shop, location: Path | str) -> None:
 
 
 def test_a_directory_without_views(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="there is no file"):
+    with pytest.raises(InvalidError, match="does not exist, or has no views"):
         Views(tmp_path)
 
 

@@ -86,7 +86,7 @@ def _datetime(time: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class BoundedDisorder:
-    """Events arrive at most `delay` after a later one of their partition; in order without `delay`."""
+    """Watermark estimate for events that are out of order by at most `delay` in their partition; 0 by default."""
 
     delay: str | None = None
 

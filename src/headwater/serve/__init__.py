@@ -1,4 +1,4 @@
-"""Results are read: views, topics and pipelines as JSON over HTTP, and their changes as they happen.
+"""Serve results: views, topics and pipelines as JSON over HTTP, and their changes as they happen.
 
 server            the HTTP server
 api               one function per address

@@ -89,7 +89,7 @@ class KafkaTopic:
         """Create the topic if missing, fence earlier writers of the query, and end their open transactions."""
         servers = self.servers or stream.servers
         if not servers:
-            raise InvalidError(f"cannot write to topic {self.name!r}: no servers are given")
+            raise InvalidError(f"cannot write to topic {self.name!r}: no servers; pass servers='host:port'")
         client = Client(servers, client_id=stream.query, read_committed=True)
         try:
             return _TopicWriter(self, stream, client)

@@ -4,7 +4,7 @@
     headwater_store    one row: the store's identity, the version of its views' shapes, the app that writes it
 
 Indexes can be added and removed at any start of the app: they are built from the rows in the view, and nothing is
-recomputed. They are named by random tags rather than by the view, so a rebuilt view that reindices another keeps
+recomputed. They are named by random tags rather than by the view, so a rebuilt view that replaces another keeps
 its own.
 """
 

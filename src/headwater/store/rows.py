@@ -22,8 +22,8 @@ RowChange = tuple[Op, str, StoredRow | None, StoredRow | None]
 class Retraction:
     """A row to delete, if it is the one in the view.
 
-    If the row was also `put` in the same batch, it would have replaced the row in the view, whichever that is; so
-    the row in the view is deleted in any case.
+    With `put`, the same batch inserted the row before it retracted it. The insert would have replaced the row that
+    the view has for this key, so that row is deleted even if it is a different one.
     """
 
     row: StoredRow

@@ -294,6 +294,6 @@ class ViewStore:
             self.close()
             where = f"file {str(location)!r}" if isinstance(location, Path) else self.database.reading().location
             raise InvalidError(
-                f"cannot read views: there is no {where} with views of this version yet",
+                f"cannot read views: {where} does not exist, or has no views of this version yet",
                 hint="run the app first (`headwater run APP.py`), or name its folder with --data",
             )

@@ -1,4 +1,4 @@
-"""Events travel: an append-only log that Kafka clients use unchanged.
+"""Store and transmit events: an append-only log that Kafka clients use unchanged.
 
     broker        accepts connections and answers Kafka's requests
     client        the blocking client of our own processes

@@ -92,9 +92,7 @@ def test_any_aggregate_of_spark_in_windows_that_spark_computes(spark: Any) -> No
     what = {"sd": F.stddev_pop("amount"), "n": hw.count(), "spread": F.max("amount") - F.min("amount")}
     found = rows.transform(hw.windowed(what=what, where=hw.Tumbling("1 minute"), by=["product"]))
     assert {tuple(row) for row in found.select("sd", "n", "spread").collect()} == {(1.0, 2, 2.0), (0.0, 1, 0.0)}
-    with pytest.raises(
-        InvalidError, match="'sd' is a Column of Spark's, and with `when`, `how` or `lateness` a w"
-    ):
+    with pytest.raises(InvalidError, match="'sd' is a Spark Column, and with `when`, `how` or `lateness` a w"):
         hw.windowed(what=what, where=hw.Tumbling("1 minute"), when=hw.AfterWatermark())
     with pytest.raises(InvalidError, match=r"Spark has no windows such as Session\(gap='1 minute'"):
         hw.windowed(what=what, where=hw.Session("1 minute"))

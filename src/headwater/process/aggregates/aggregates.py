@@ -161,7 +161,7 @@ def distinct(column: str) -> Aggregate:
 
 
 def quantile(column: str, q: float) -> Aggregate:
-    """Find the least value that is not less than the fraction `q` of all values, exactly; 0.5 is the median."""
+    """Find the exact quantile `q` (0.5: median): the least value that a fraction `q` of values do not exceed."""
     return Aggregate(Function.QUANTILE, column, _fraction("quantile", q))
 
 

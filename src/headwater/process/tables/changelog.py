@@ -1,4 +1,4 @@
-"""A table built from its changelog; the output are the table's changes.
+"""A table built from its changelog; the output is the table's changes.
 
 A change sets the row of a key, or deletes it. Changes are ordered by *position*: a change that arrives late does
 not overwrite a newer one. The kernel keeps the row of each key and the position of its last change. For a deleted
@@ -47,7 +47,7 @@ _NEVER = 2**62
 
 @dataclass(frozen=True, slots=True)
 class ChangelogKernel:
-    """Folds a changelog into a table by key; its output are the table's changes. Created by `of`.
+    """Folds a changelog into a table by key; its output is the table's changes. Created by `of`.
 
     A change whose key, or a part of it, is null goes to the late ledger. A change older than the last one of its
     key is counted (`ignored`) and has no effect; neither has the deletion of a row that does not exist. Of two

@@ -1,4 +1,4 @@
-"""Joins of two tables that both change: the result is a table, and the output are its changes.
+"""Joins of two tables that both change: the result is a table, and the output is its changes.
 
 Both sides are kept by key, as rows with weights. A change of one side is joined with the other side's rows of the
 same key, which yields the pairs to insert or retract. The cost of a step depends on the number of these rows, not

@@ -90,7 +90,7 @@ class Intake:
         if by_clock:
             watermark = now.processing_time
         at = pl.lit(now.processing_time, pl.Int64) if by_clock else pl.col(self.windowing.time)
-        # First and last go by event time, also in windows by the clock, if rows have an event time.
+        # `first` and `last` use the event time if rows have one, even in windows of processing time.
         time = pl.coalesce(self.windowing.time, at) if self.windowing.time in self.schema else at
         placed = rows.with_columns(at.alias(AT), time.alias(TIME))
         placed = self._with_windows(placed)

@@ -138,7 +138,7 @@ class Lateness:
         return found.select(rejected.columns)
 
     def closed(self, evicted: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of the table of closed windows for evicted ones, kept for their lateness once more."""
+        """Return evicted windows as rows of the table of closed windows, to be kept for another `lateness`."""
         return evicted.filter(pl.col(PANE) > 0).select(
             *self.keys,
             (pl.col(PANE) - 1).alias(LAST_PANE),

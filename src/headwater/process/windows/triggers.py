@@ -59,7 +59,7 @@ class Trigger(ABC):
 
 
 class _Composite(Trigger):
-    """A trigger made of others: what one of its parts needs, it needs."""
+    """A trigger made of others; it needs everything that any of its parts needs."""
 
     __slots__ = ()
 

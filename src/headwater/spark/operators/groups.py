@@ -100,7 +100,7 @@ def rolling(
         if time is None or chosen.columns[0] != time or chosen.descending[0]:
             raise InvalidError(
                 f"rolling: with `lateness` rows must be ordered by their event time first, not by {ordered[0]!r}: "
-                "otherwise a late row could come before any row; leave out `lateness` or `order`"
+                "otherwise it is unknown which rows can be discarded; leave out `lateness` or `order`"
             )
         late = RankLateness(time, micros(lateness))
     kernel = RankingKernel.rolling(last, what, names, chosen, kernel_schema(rows), late)
@@ -110,10 +110,11 @@ def rolling(
 
 
 def union(first: DataFrame, *others: DataFrame) -> DataFrame:
-    """Combine the rows of several DataFrames with the same columns into changes of one; inputs may be changes.
+    """Combine several DataFrames with the same columns into one DataFrame of changes; inputs may be changes, too.
 
-    A row that several of them have is there several times; `hw.deduplicate` keeps one. If all have their event
-    time in the same column, so has the result, and its watermark is the minimum of theirs; otherwise it has none.
+    A row that is in several inputs is in the result several times; `hw.deduplicate` keeps one. If all inputs have
+    their event time in the same column, the result has it, too, and its watermark is the minimum of theirs;
+    otherwise the result has no event time.
     """
     sides = (first, *others)
     timings = [timing_of(rows) for rows in sides]
@@ -132,7 +133,7 @@ def union(first: DataFrame, *others: DataFrame) -> DataFrame:
     for part in parts[1:]:
         if different := columns ^ set(part.columns):
             raise InvalidError(
-                f"union: not all inputs have a column {', '.join(sorted(different))}; select the same ones of each"
+                f"union: not all inputs have a column {', '.join(sorted(different))}; select the same columns"
             )
     both = reduce(lambda one, other: one.unionByName(other), parts)
     if time is None:

@@ -154,8 +154,8 @@ class Loader:
         rows = _cast(rows.select(list(wanted)), wanted, self.name)
         if rows.estimated_size() > BYTES_MAX:
             raise InvalidError(
-                f"cannot load side input {self.name}: it has {rows.estimated_size():,} bytes, at most "
-                f"{BYTES_MAX:,} are allowed; write it to a topic, and join with hw.table of that"
+                f"cannot load side input {self.name}: it has {rows.estimated_size():,} bytes, but at most "
+                f"{BYTES_MAX:,} are allowed; write the rows to a topic, and join with an hw.table of that topic"
             )
         return rows
 

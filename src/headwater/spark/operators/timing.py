@@ -120,7 +120,7 @@ def mark_times(*timings: Timing) -> Times:
 
 
 def common_idle(timings: Iterable[Timing]) -> int | None:
-    """Return when all inputs are idle; None if one of them never is, because then it must be waited for."""
+    """Return the time after which every input counts as idle; None if one of them never becomes idle."""
     idles = [timing.idle_after for timing in timings]
     return None if None in idles else max(idle for idle in idles if idle is not None)
 

@@ -103,7 +103,7 @@ def _refuse_columns(columns: Mapping[str, Column], windowing: Windowing, needs_k
         others = [n for n, a in windowing.what.items() if n not in columns and a.function not in _FUNCTIONS]
         why = f"{', '.join(map(repr, others))} cannot be computed by Spark together with it"
     raise InvalidError(
-        f"windowed: {name!r} is a Column of Spark's, and {why}; use Headwater's aggregates (hw.sum, hw.quantile, "
+        f"windowed: {name!r} is a Spark Column, and {why}; use Headwater's aggregates (hw.sum, hw.quantile, "
         "...) or one of your own with `partial`, `merge` and `result`"
     )
 

@@ -41,7 +41,7 @@ def producer_options(options: Mapping[str, str], columns: Sequence[str]) -> Prod
     unknown = [name for name in columns if name not in _COLUMNS]
     if unknown:
         raise InvalidError(
-            f"cannot write to the log: it has the columns {', '.join(_COLUMNS)}, found also {', '.join(unknown)}"
+            f"cannot write to the log: unknown column {', '.join(unknown)}; expected only {', '.join(_COLUMNS)}"
         )
     if "topic" not in given and "topic" not in columns:
         raise InvalidError("cannot write to the log: set the option 'topic' or add a column 'topic'")

@@ -153,8 +153,8 @@ def _read(api: Api, header: RequestHeader, view: memoryview) -> Any:
         if api.key == API_VERSIONS:
             return api.request()  # the body is not needed: the response lists the supported versions
         raise UnservedRequest(
-            f"client {header.client_id!r} sent {api.request.name} of version {version}, "
-            f"supported are {api.version_min} to {api.version_max}"
+            f"client {header.client_id!r} sent {api.request.name} version {version}; "
+            f"the supported versions are {api.version_min} to {api.version_max}"
         )
     decode = _READERS.get(api.key)
     if decode is not None:

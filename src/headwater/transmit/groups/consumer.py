@@ -191,9 +191,9 @@ class ConsumerGroup:
         return HeartbeatReply(member_id=request.member_id, epoch=request.epoch)
 
     def check_offsets(self, member_id: str, epoch: int) -> ConsumerError | None:
-        """Return why offsets may not be committed or read, if so.
+        """Return an error unless the client may commit or read offsets of the group.
 
-        Members may in their current epoch, and other clients while the group has no members.
+        A member may do so in its current epoch, any other client only while the group has no members.
         """
         if epoch < 0 and not self.members:
             return None

@@ -5,7 +5,7 @@ REGION_BYTES = 64 << 10
 
 
 class VerifiedRegions:
-    """The verified regions of a segment of `size` bytes; a region counts when all batches that start in it do."""
+    """Tracks the regions of a segment of `size` bytes in which every batch that starts there is verified."""
 
     def __init__(self, size: int) -> None:
         self._done = bytearray(size // REGION_BYTES + 1)
