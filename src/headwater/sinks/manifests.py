@@ -174,7 +174,7 @@ class ManifestChain:
 
 @contextmanager
 def disk_errors(attempt: str) -> Iterator[None]:
-    """Raise errors of the file system as ours: a full disk is transient, for example, a missing permission is not."""
+    """Raise errors of the file system as ours: a full disk is transient, a missing permission is not."""
     try:
         yield
     except HeadwaterError:
