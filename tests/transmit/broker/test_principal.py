@@ -38,7 +38,7 @@ async def send_request(node: Node, principal: Principal | None) -> None:
     with theirs:
         theirs.setblocking(False)
         connection = Connection(
-            SocketTransport(ours, "127.0.0.1"), node, set(), memoryview(bytearray(CHUNK_BYTES))
+            SocketTransport(ours, "127.0.0.1"), node, dispatch.respond, set(), memoryview(bytearray(CHUNK_BYTES))
         )
         if principal is not None:
             connection.principal = principal
