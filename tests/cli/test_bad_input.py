@@ -109,7 +109,7 @@ def test_no_broker_at_the_address(headwater: Run, tmp_path: Path, free_port: int
         (["topic", "list", "-b", "nonsense"], ["'nonsense'", "host:port"]),
         (["run", "app.py", "--conf", "spark.x"], ["--conf 'spark.x'", "KEY=VALUE"]),
         (["view", "rows", "revenue"], ["directory '.headwater' does not exist", "--data"]),
-        (["view", "rows", "revenue", "--data", "."], ["no file", "run the app first"]),
+        (["view", "rows", "revenue", "--data", "."], ["does not exist", "run the app first"]),
     ],
 )
 def test_wrong_option(headwater: Run, arguments: list[str], words: list[str]) -> None:

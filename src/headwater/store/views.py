@@ -295,5 +295,5 @@ class ViewStore:
             where = f"file {str(location)!r}" if isinstance(location, Path) else self.database.reading().location
             raise InvalidError(
                 f"cannot read views: {where} does not exist, or has no views of this version yet",
-                hint="run the app first (`headwater run APP.py`), or name its folder with --data",
+                hint="run the app first (`headwater run APP.py`), or pass its data directory with --data",
             )

@@ -133,5 +133,5 @@ def test_a_file_that_cannot_be_loaded_is_refused(
 
 def test_too_large_a_side_input_is_refused(tmp_path: Path) -> None:
     large = pl.DataFrame({"code": ["7"], "name": ["x" * (BYTES_MAX + 1)], "since": [None]})
-    with pytest.raises(InvalidError, match="at most 67,108,864 are allowed; write it to a topic"):
+    with pytest.raises(InvalidError, match="at most 67,108,864 are allowed; write the rows to a topic"):
         latest(reader(lambda: large, tmp_path))
