@@ -1,0 +1,137 @@
+"""`hw.windowed` as an operator of queries."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+import headwater as hw
+from differential.dialects import Dialect
+from differential.measures import Measure
+from differential.operators import (
+    KernelForm,
+    Operator,
+    OtherInput,
+    derived,
+    derived_in_sql,
+    derived_on_spark,
+    measures_in_sql,
+    what_of,
+)
+from differential.rows import SPAN
+from headwater.change import CHANGE
+from headwater.process.durations import micros
+from headwater.process.windows.kernel import WindowedKernel
+from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
+from headwater.process.windows.triggers import Default
+from headwater.process.windows.windowing import Windowing
+
+LATENESS = "1 day"
+assert micros(LATENESS) > SPAN
+
+
+@dataclass(frozen=True)
+class Windowed(Operator):
+    """`hw.windowed` by `k`. Without a mode, Spark's own operator or the default mode is used."""
+
+    where: Any = hw.Tumbling("10 seconds")
+    when: Any = None
+    how: Any = hw.RETRACTING
+    lateness: str | None = None
+    measures: tuple[Measure, ...] = ()
+
+    @property
+    def needs_time(self) -> bool:  # type: ignore[override]
+        return not isinstance(self.where, hw.Global)
+
+    @property
+    def retracts(self) -> bool:  # type: ignore[override]
+        return self.how is hw.RETRACTING or (self.how is None and self.where.merges)
+
+    @property
+    def passes_changes(self) -> bool:  # type: ignore[override]
+        return self.how is None or self.how is hw.RETRACTING
+
+    def _what(self) -> dict[str, Any]:
+        return what_of(self.measures, n=hw.count(), v=hw.sum("v"))
+
+    def on_spark(self, rows: Any, other: OtherInput) -> Any:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        found = rows.transform(
+            hw.windowed(
+                what=self._what(),
+                where=self.where,
+                when=self.when,
+                how=self.how,
+                by=["k"],
+                lateness=self.lateness,
+            )
+        )
+        kept = {"id": F.unix_micros("window.start")}
+        if "event_time" in found.columns:
+            kept["ts"] = F.col("event_time")
+        return derived_on_spark(found, kept, self.measures)
+
+    def as_kernel(self, schema: pl.Schema) -> KernelForm:
+        how = self.how
+        if how is None:
+            how = hw.RETRACTING if CHANGE in schema or self.where.merges else hw.ACCUMULATING
+        windowing = Windowing(
+            what=self._what(),
+            where=self.where,
+            when=self.when or Default(),
+            how=how,
+            by=("k",),
+            lateness=self.lateness,
+            time="ts",
+        )
+        kernel = WindowedKernel.of(windowing, schema)
+        kept = {"id": pl.col("window_start"), "ts": pl.col("event_time")}
+        return KernelForm(kernel, lambda rows, _: rows, lambda out: derived(out, kept, self.measures))
+
+    def in_sql(self, dialect: Dialect, names: Sequence[str]) -> str:
+        extra = "".join(f", m{n}" for n in range(len(self.measures)))
+        time = "ts" if "ts" in names else "0"
+        inner = (
+            f"select k, ws, we, count(*) as n, cast(sum(v) as bigint) as v"
+            f"{measures_in_sql(dialect, self.measures, time)} from ({self._placed(names)}) placed group by k, ws, we"
+        )
+        return f"select ws as id, {derived_in_sql(dialect)}, we - 1 as ts{extra} from ({inner}) grouped"
+
+    def _placed(self, names: Sequence[str]) -> str:
+        """Return a query for the rows with the bounds of their windows."""
+        where = self.where
+        rows = "(select * from {input} where ts is not null) timed"
+        match where:
+            case hw.Global():
+                bounds = f"cast({BEGINNING_OF_TIME} as bigint) as ws, cast({END_OF_TIME} as bigint) as we"
+                return f"select *, {bounds} from {{input}}"
+            case hw.Tumbling() | hw.Hopping():
+                size = micros(where.size)
+                period = micros(where.period) if isinstance(where, hw.Hopping) else size
+                offset = micros(where.offset) if where.offset else 0
+                last = f"ts - (((ts - {offset}) % {period}) + {period}) % {period}"
+                parts = []
+                for back in range(-(-size // period)):
+                    parts.append(f"select *, {last} - {back * period} as ws, {last} - {back * period} + {size} as we "
+                                 f"from {rows}")  # fmt: skip
+                return f"select * from ({' union all '.join(parts)}) hops where we > ts"
+            case hw.Sliding():
+                size = micros(where.duration)
+                ends = "(select distinct k as ek, ts as et from {input} where ts is not null) ends"
+                within = f"ts between et - {size} and et and k is not distinct from ek"
+                return f"select *, et - {size} as ws, et + 1 as we from {rows} join {ends} on {within}"
+            case hw.Session():
+                gap = micros(where.gap)
+                starts = (
+                    f"select *, case when ts - lag(ts) over (partition by k order by ts) < {gap} then 0 else 1 end "
+                    f"as _begins from {rows}"
+                )
+                numbered = f"select *, sum(_begins) over (partition by k order by ts) as _number from ({starts}) s"
+                return (
+                    "select *, min(ts) over (partition by k, _number) as ws, "
+                    f"max(ts) over (partition by k, _number) + {gap} as we from ({numbered}) n"
+                )
+        raise AssertionError(f"no SQL for {where}")
