@@ -11,6 +11,7 @@ from differential.dialects import Dialect
 from differential.operators import METADATA, KernelForm, Operator, OtherInput
 from differential.rows import OTHER, SECOND, polars_schema
 from headwater.change import CHANGE
+from headwater.errors import InvalidError
 from headwater.process.durations import micros
 from headwater.process.tables.as_of_join import GONE, AsOfKernel, NowKernel
 from headwater.process.tables.interval_join import IntervalKernel, read_within
@@ -36,6 +37,10 @@ class Join(Operator):
     @property
     def needs_rows(self) -> bool:  # type: ignore[override]
         return self.kind == "now"
+
+    @property
+    def has_own_time(self) -> bool:  # type: ignore[override]
+        return self.how == "right"
 
     @property
     def retracts(self) -> bool:  # type: ignore[override]
@@ -69,6 +74,8 @@ class Join(Operator):
     def as_kernel(self, schema: pl.Schema) -> KernelForm:
         right = polars_schema(OTHER)
         how = How(self.how)
+        if self.needs_time and "ts" not in schema:
+            raise InvalidError("join: there is no event time")
         if self.kind == "within":
             kernel: Any = IntervalKernel.of("k", how, schema, right, bounds=read_within(WITHIN), lateness=self._late)
         elif self.kind == "as_of":

@@ -64,6 +64,9 @@ class Operator(ABC):
     keeps_time: bool = True
     """True if the output has an event time, if the input has one."""
 
+    has_own_time: bool = False
+    """True if the output has an event time whether the input has one or not."""
+
     retracts: bool = True
     """True if the output has retractions even if the input has none."""
 

@@ -61,7 +61,7 @@ class Query:
                 return f"{operator} refuses changes"
             if reason := _mode_refusal(operator, has_changes):
                 return reason
-            has_time = has_time and operator.keeps_time or _has_own_time(operator)
+            has_time = (has_time and operator.keeps_time) or operator.has_own_time
             has_changes = operator.output_has_retractions(has_changes)
         return None
 
@@ -70,7 +70,7 @@ class Query:
         """The columns of the input and of each operator's output."""
         found = [tuple(COLUMNS)]
         for operator in self.operators:
-            has_time = ("ts" in found[-1] and operator.keeps_time) or _has_own_time(operator)
+            has_time = ("ts" in found[-1] and operator.keeps_time) or operator.has_own_time
             found.append(tuple(name for name in COLUMNS if name != "ts" or has_time))
         return found
 
@@ -80,12 +80,6 @@ class Query:
         last = self.operators[-1]
         rest = [f"m{n}" for n in range(len(last.measures))] or ["x", "d", "s", "l"]
         return ["id", "k", "v", *rest]
-
-
-def _has_own_time(operator: Operator) -> bool:
-    if isinstance(operator, Windowed):
-        return True
-    return isinstance(operator, Join) and operator.how == "right"
 
 
 def _mode_refusal(operator: Operator, has_changes: bool) -> str | None:

@@ -1,6 +1,5 @@
 """The expected result of a query: SQL over the final rows, in DuckDB or in Spark."""
 
-from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -8,9 +7,10 @@ import polars as pl
 import pyarrow as pa
 
 from differential.dialects import DUCKDB, Dialect
-from differential.measures import ERROR
+from differential.measures import ERROR, MAYBE
 from differential.queries import Query
 from differential.rows import COLUMNS, OTHER, polars_schema
+from differential.values import OneOf
 
 Rows = list[tuple[Any, ...]]
 
@@ -67,10 +67,4 @@ def may_fail(rows: Rows) -> bool:
 
 
 def _is_large(value: Any) -> bool:
-    from differential.measures import MAYBE
-    from differential.values import OneOf
-
     return isinstance(value, OneOf) and MAYBE in value.values
-
-
-__all__ = ["Decimal", "expected_in_duckdb", "finish", "may_fail", "must_fail", "statement", "tables"]

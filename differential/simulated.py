@@ -125,7 +125,7 @@ def _combined(kernel: Any, rows: pl.DataFrame, now: Now, chance: random.Random) 
         return rows
     numbers = pl.Series([chance.randrange(tasks) for _ in range(rows.height)])
     parts = [kernel.combine(rows.filter(numbers == task), now) for task in range(tasks)]
-    parts = [part for part in parts if part.height]
+    parts = [part for part in parts if part.height] or parts[:1]
     same = all(part.schema == parts[0].schema for part in parts)
     return pl.concat(parts, how="vertical" if same else "diagonal")
 

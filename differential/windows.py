@@ -41,9 +41,18 @@ class Windowed(Operator):
     lateness: str | None = None
     measures: tuple[Measure, ...] = ()
 
+    needs_time = True
+
     @property
-    def needs_time(self) -> bool:  # type: ignore[override]
-        return not isinstance(self.where, hw.Global)
+    def is_native(self) -> bool:
+        """True if Spark's own operator computes it over rows; its output has no event time."""
+        return self.how is None and self.when is None and self.lateness is None and self.where.is_fixed
+
+    @property
+    def has_own_time(self) -> bool:  # type: ignore[override]
+        return not self.is_native
+
+    keeps_time = False
 
     @property
     def retracts(self) -> bool:  # type: ignore[override]
@@ -70,7 +79,7 @@ class Windowed(Operator):
             )
         )
         kept = {"id": F.unix_micros("window.start")}
-        if "event_time" in found.columns:
+        if self.has_own_time:
             kept["ts"] = F.col("event_time")
         return derived_on_spark(found, kept, self.measures)
 
@@ -88,7 +97,9 @@ class Windowed(Operator):
             time="ts",
         )
         kernel = WindowedKernel.of(windowing, schema)
-        kept = {"id": pl.col("window_start"), "ts": pl.col("event_time")}
+        kept = {"id": pl.col("window_start")}
+        if self.has_own_time:
+            kept["ts"] = pl.col("event_time")
         return KernelForm(kernel, lambda rows, _: rows, lambda out: derived(out, kept, self.measures))
 
     def in_sql(self, dialect: Dialect, names: Sequence[str]) -> str:
@@ -98,7 +109,8 @@ class Windowed(Operator):
             f"select k, ws, we, count(*) as n, cast(sum(v) as bigint) as v"
             f"{measures_in_sql(dialect, self.measures, time)} from ({self._placed(names)}) placed group by k, ws, we"
         )
-        return f"select ws as id, {derived_in_sql(dialect)}, we - 1 as ts{extra} from ({inner}) grouped"
+        time = ", we - 1 as ts" if self.has_own_time else ""
+        return f"select ws as id, {derived_in_sql(dialect)}{time}{extra} from ({inner}) grouped"
 
     def _placed(self, names: Sequence[str]) -> str:
         """Return a query for the rows with the bounds of their windows."""
