@@ -8,7 +8,7 @@ import polars as pl
 
 from differential.queries import Query
 from differential.reference import expected_in_duckdb, may_fail, must_fail
-from differential.rows import END
+from differential.rows import ALONE, END
 from differential.simulated import SimulatedQuery, net_rows
 from differential.values import differences
 from headwater.change import CHANGE
@@ -69,7 +69,7 @@ def _final(query: Query, changes: pl.DataFrame) -> list[tuple[Any, ...]]:
     """Return the final rows of a result on Spark, without those of the records that close all windows."""
     if not changes.width:
         return []
-    rows = changes.filter(pl.col("k").is_null() | (pl.col("k") != END))
+    rows = changes.filter(pl.col("k").is_null() | ~pl.col("k").is_in([END, ALONE]))
     if CHANGE not in rows.columns:
         rows = rows.unique(["id", "k"], keep="last", maintain_order=True)
     return net_rows(rows, query.result)

@@ -19,7 +19,7 @@ import headwater as hw
 from differential.dialects import SPARK
 from differential.queries import Query
 from differential.reference import finish, statement, tables
-from differential.rows import COLUMNS, END, OTHER, SPAN, Data, Row, spark_ddl
+from differential.rows import ALONE, COLUMNS, END, OTHER, SPAN, Data, Row, spark_ddl
 from headwater.change import CHANGE
 from headwater.clock import SystemClock
 from headwater.errors import HeadwaterError
@@ -133,8 +133,8 @@ def results_in_app(
     with hw.Broker() as broker, _small_batches():
         _produce(broker.bootstrap_servers, "rows", [_with_change(row, w, data) for row, w in data.changes])
         _produce(broker.bootstrap_servers, "other", data.other)
-        closing = {"id": -1, "k": END, "v": 0, "ts": CLOSING}
-        _produce(broker.bootstrap_servers, "rows", [_with_change(closing, 1, data)])
+        closing = [{"id": -1, "k": group, "v": 1, "ts": CLOSING} for group in (END, ALONE)]
+        _produce(broker.bootstrap_servers, "rows", [_with_change(row, 1, data) for row in closing])
         _produce(broker.bootstrap_servers, "other", [{"k": END, "w": 0, "oid": -1, "ot": CLOSING}])
         settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=folder, once=True)
         store, facts = ViewStore(folder / "views.db"), FactStore(folder / "facts.db")

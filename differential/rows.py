@@ -15,8 +15,9 @@ SECOND = 1_000_000
 SPAN = 120 * SECOND
 """All events of a query are within this time, so a delay of as much makes none of them late."""
 
-END = "~end"
-"""The group of the rows that close all windows on Spark; results of this group are not compared."""
+END, ALONE = "~end", "~alone"
+"""The groups of the rows that close all windows on Spark, with and without a row of the other input; results of
+these groups are not compared."""
 
 COLUMNS: dict[str, tuple[str, pl.DataType]] = {
     "id": ("bigint", pl.Int64()),

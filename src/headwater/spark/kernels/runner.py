@@ -12,7 +12,7 @@ in which Spark runs batches without data; a kernel that does not use the process
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -202,7 +202,11 @@ class KernelSteps:
         self._bucket = BucketState(manifest, pieces, self._work.shared)
 
     def take_rows(self, bucket: int, frames: Iterator[Any], timers: Any) -> Iterator[pd.DataFrame]:
-        """Run a step with the rows at the old watermark, then one without rows at the new watermark."""
+        """Run a step with the rows at the old watermark, then one without rows at the new watermark.
+
+        All output carries the new watermark. The next operator advances to it after it has processed the rows of
+        the batch, so none of them is late, and it does not have to wait for the next batch that has output.
+        """
         arrived: list[Any] = [row for frame in frames for row in frame.itertuples(index=False)]
         arrived.sort(key=lambda row: (row.source, row.seq))
         reports = [row for row in arrived if row.seq == STATISTICS]
@@ -219,7 +223,7 @@ class KernelSteps:
                 now, started = Now(watermark=before, processing_time=wake_up), wake_up
                 step = self._step(bucket, state, self._work.nothing, now)
                 state, wake_up = step.state, step.wake_up
-                yield from self._results(step.output, now)
+                yield from self._results(step.output, replace(now, watermark=after))
         now = Now(watermark=before, processing_time=clock)
         payloads = [row.payload for row in arrived if row.payload is not None]
         for number, some in enumerate(self._pieces(payloads, now)):
@@ -227,12 +231,12 @@ class KernelSteps:
                 state = {name: table.sealed() for name, table in state.items()}
             step = self._step(bucket, state, some, now)
             state, wake_up = step.state, step.wake_up
-            yield from self._results(step.output, now)
+            yield from self._results(step.output, replace(now, watermark=after))
         if after > before or (wake_up is not None and wake_up <= clock):
             now = Now(watermark=after, processing_time=clock)
             step = self._step(bucket, state, self._work.nothing, now)
             state, wake_up = step.state, step.wake_up
-            yield from self._results(step.output, now)
+            yield from self._results(step.output, replace(now, watermark=after))
         if self._work.report_always:
             yield self._shape.times_row(after, clock)
         self._finish(bucket, state, notes, wake_up)
