@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
+from differential.on_spark import Setting, expected_on_spark, result_in_batch, results_in_app
 from differential.queries import Query
 from differential.reference import expected_in_duckdb, may_fail, must_fail
 from differential.rows import ALONE, END
@@ -13,6 +16,7 @@ from differential.simulated import SimulatedQuery, net_rows
 from differential.values import differences
 from headwater.change import CHANGE
 from headwater.errors import HeadwaterError, InvalidError
+from headwater.spark.pipeline.failures import first_line
 
 EXACT = 3
 """Columns of a result that identify its rows: id, k, v."""
@@ -38,31 +42,68 @@ def check_simulated(query: Query) -> Problems:
     return differences(net_rows(changes, query.result), expected, EXACT)
 
 
-def check_batch(spark: Any, query: Query) -> Problems:
+def check_batch(spark: SparkSession, query: Query) -> Problems:
     """Return what is wrong with the result and the types of a query in batch on Spark."""
-    from differential.on_spark import expected_on_spark, result_in_batch
-
     try:
-        found = result_in_batch(spark, query)
+        found, types = result_in_batch(spark, query)
     except InvalidError as error:
         return [] if query.refusal else [f"refused: {error}"]
+    except PySparkException as error:
+        return _failed(spark, query, error)
     if query.refusal:
         return [f"it must be refused: {query.refusal}"]
-    expected, _ = expected_on_spark(spark, query)
-    return differences(_final(query, found), expected, EXACT)
+    try:
+        expected, expected_types = expected_on_spark(spark, query)
+    except PySparkException as error:
+        return [f"Spark SQL fails, and we do not: {first_line(str(error))}"]
+    wrong = [
+        f"the type of {name} is {types[name]}, and {expected_types[name]} in Spark"
+        for name in query.comparable_types
+        if types[name] != expected_types[name]
+    ]
+    return wrong + differences(_final(query, found), expected, EXACT)
 
 
-def check_app(spark: Any, queries: Sequence[Query], folder: Path, delay: str | None = "120 seconds") -> Problems:
-    """Return what is wrong with the results of queries in one app; they must have the same data."""
-    from differential.on_spark import expected_on_spark, results_in_app
+def _failed(spark: SparkSession, query: Query, error: Exception) -> Problems:
+    """Return a problem, unless the query must fail or may fail."""
+    expected = expected_in_duckdb(query)
+    if must_fail(expected) or may_fail(expected):
+        return []
+    return [f"failed: {first_line(str(error))}"]
 
-    results = results_in_app(spark, queries, folder, delay=delay)
+
+def check_app(spark: SparkSession, queries: Sequence[Query], folder: Path, setting: Setting) -> Problems:
+    """Return what is wrong with the results of queries in one app; they must have the same data.
+
+    A query that must be refused, or may fail, is not run: it would stop the others.
+    """
     problems = []
     for query in queries:
+        if query.refusal:
+            problems += [f"{query.name}: {problem}" for problem in check_refused(spark, query)]
+    running = [query for query in queries if not query.refusal and not _may_fail(query)]
+    if not running:
+        return problems
+    results = results_in_app(spark, running, folder, setting)
+    for query in running:
         expected, _ = expected_on_spark(spark, query)
         found = differences(_final(query, results[query.name]), expected, EXACT)
         problems += [f"{query.name}: {problem}" for problem in found]
     return problems
+
+
+def check_refused(spark: SparkSession, query: Query) -> Problems:
+    """Return a problem if a query that must be refused is not."""
+    try:
+        result_in_batch(spark, query)
+    except InvalidError:
+        return []
+    return [f"it must be refused: {query.refusal}"]
+
+
+def _may_fail(query: Query) -> bool:
+    expected = expected_in_duckdb(query)
+    return must_fail(expected) or may_fail(expected)
 
 
 def _final(query: Query, changes: pl.DataFrame) -> list[tuple[Any, ...]]:

@@ -77,7 +77,9 @@ class Join(Operator):
         if self.needs_time and "ts" not in schema:
             raise InvalidError("join: there is no event time")
         if self.kind == "within":
-            kernel: Any = IntervalKernel.of("k", how, schema, right, bounds=read_within(WITHIN), lateness=self._late)
+            kernel: Any = IntervalKernel.of(
+                "k", how, schema, right, bounds=read_within(WITHIN), lateness=self._late
+            )
         elif self.kind == "as_of":
             kernel = AsOfKernel.of("k", how, schema, right, lateness=self._late)
         else:
@@ -85,9 +87,7 @@ class Join(Operator):
         time = "ts" if "ts" in schema else None
 
         def prepare(rows: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
-            both = pl.concat(
-                [kernel.sides.rows(LEFT, rows, time), kernel.sides.rows(RIGHT, other, "ot")]
-            )
+            both = pl.concat([kernel.sides.rows(LEFT, rows, time), kernel.sides.rows(RIGHT, other, "ot")])
             return both.with_columns(pl.lit(False).alias(GONE)) if self.kind == "as_of" else both
 
         return KernelForm(kernel, prepare, lambda out: self._finish(out, schema))
@@ -145,8 +145,9 @@ class Join(Operator):
             "where ts is not null"
         )
         paired = (
-            "select i._row as _row, o.w as w, o.oid as oid, row_number() over (partition by i._row order by o.ot desc) "
-            f"as _rank from ({numbered}) i join {{other}} o on i.k = o.k and o.ot <= i.ts"
+            "select i._row as _row, o.w as w, o.oid as oid, "
+            "row_number() over (partition by i._row order by o.ot desc) as _rank "
+            f"from ({numbered}) i join {{other}} o on i.k = o.k and o.ot <= i.ts"
         )
         versions = f"select _row, w, oid from ({paired}) p where _rank = 1"
         if self.how in _MATCHED:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,9 +30,10 @@ from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.spark.source.decoding import DELAY_KEY, EVENT_TIME_KEY
 from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore
+from headwater.transmit.client.client import Client
 
 RECORDS_PER_BATCH = 17
-"""Records of a topic that a batch reads, so that a query has several batches; all of the other input fit in one."""
+"""Records of a topic that a batch reads: a query has several batches, and the other input fits in one."""
 
 CLOSING = "9999-12-31T12:00:00Z"
 """The event time of the last record of each topic: the watermark passes the end of every window."""
@@ -62,12 +64,13 @@ def apply(query: Query, rows: DataFrame, other: SparkInput) -> DataFrame:
 # -- in batch -------------------------------------------------------------------------------------------------
 
 
-def result_in_batch(spark: SparkSession, query: Query) -> pl.DataFrame:
-    """Run a query over all changes at once."""
+def result_in_batch(spark: SparkSession, query: Query) -> tuple[pl.DataFrame, dict[str, str]]:
+    """Run a query over all changes at once; return its result and the types of its columns."""
     data = query.data
     rows = _timed(spark, data.frame(data.changes), "ts")
     other = _timed(spark, data.other_frame(data.other), "ot")
-    return from_arrow(apply(query, rows, SparkInput(other, data)).toArrow())
+    found = apply(query, rows, SparkInput(other, data))
+    return from_arrow(found.toArrow()), _types(found)
 
 
 def expected_on_spark(spark: SparkSession, query: Query) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
@@ -76,8 +79,11 @@ def expected_on_spark(spark: SparkSession, query: Query) -> tuple[list[tuple[Any
         spark.createDataFrame(table).createOrReplaceTempView(name)
     found = spark.sql(statement(query, SPARK))
     rows = list(from_arrow(found.toArrow()).iter_rows())
-    types = {field.name: field.dataType.simpleString() for field in found.schema.fields}
-    return finish(query, rows, SPARK), types
+    return finish(query, rows, SPARK), _types(found)
+
+
+def _types(rows: DataFrame) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in rows.schema.fields}
 
 
 def _timed(spark: SparkSession, frame: pl.DataFrame, time: str) -> DataFrame:
@@ -115,36 +121,88 @@ class Collected:
         return pl.concat(frames) if frames else pl.DataFrame()
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The circumstances of an app, on which its results must not depend."""
+
+    time_zone: str = "UTC"
+    shuffle_partitions: int = 2
+    topic_partitions: int = 1
+    restarts: bool = False
+
+    @classmethod
+    def random(cls, chance: random.Random) -> "Setting":
+        return cls(
+            time_zone=chance.choice(("UTC", "Europe/Berlin", "America/St_Johns", "Asia/Kolkata")),
+            shuffle_partitions=chance.choice((1, 2, 3)),
+            topic_partitions=chance.choice((1, 3)),
+            restarts=chance.random() < 0.5,
+        )
+
+
 def results_in_app(
-    spark: SparkSession, queries: Sequence[Query], folder: Path, *, delay: str | None = "120 seconds"
+    spark: SparkSession, queries: Sequence[Query], folder: Path, setting: Setting
 ) -> dict[str, pl.DataFrame]:
     """Run queries over the same data as one app, and return the changes of each, in order."""
     data = queries[0].data
     assert all(query.data == data for query in queries)
+    app, sinks = _app(queries, data)
+    with hw.Broker() as broker, _small_batches(), _conf(spark, setting):
+        records = [_with_change(row, weight, data) for row, weight in data.changes]
+        with _Topics(broker.bootstrap_servers, setting.topic_partitions) as topics:
+            half = len(records) // 2 if setting.restarts else 0
+            if half:
+                topics.produce("rows", records[:half])
+                topics.produce("other", data.other)
+                topics.flush()
+                _run_once(app, spark, broker.bootstrap_servers, folder)
+            topics.produce("rows", records[half:])
+            topics.produce("other", () if half else data.other)
+            closing = [{"id": -1, "k": group, "v": 1, "ts": CLOSING} for group in (END, ALONE)]
+            topics.produce_everywhere("rows", [_with_change(row, 1, data) for row in closing])
+            topics.produce_everywhere("other", [{"k": END, "w": 0, "oid": -1, "ot": CLOSING}])
+        _run_once(app, spark, broker.bootstrap_servers, folder)
+    return {name: sink.rows for name, sink in sinks.items()}
+
+
+def _app(queries: Sequence[Query], data: Data) -> tuple[hw.App, dict[str, Collected]]:
     app = hw.App("differential")
     schema = spark_ddl(COLUMNS) + (f", {CHANGE} tinyint" if data.has_retractions else "")
+    delay = None if queries[0].late else f"{SPAN} microseconds"
     rows = app.topic("rows", schema=schema, event_time="ts", delay=delay)
     other = app.topic("other", schema=spark_ddl(OTHER), event_time="ot", delay=delay)
     sinks: dict[str, Collected] = {}
     for number, query in enumerate(queries):
         sink = sinks[query.name] = Collected()
-        function = _function(query)
-        app.sink(rows, other, to=sink, name=f"query{number}", key=_key(query))(function)
-    with hw.Broker() as broker, _small_batches():
-        _produce(broker.bootstrap_servers, "rows", [_with_change(row, w, data) for row, w in data.changes])
-        _produce(broker.bootstrap_servers, "other", data.other)
-        closing = [{"id": -1, "k": group, "v": 1, "ts": CLOSING} for group in (END, ALONE)]
-        _produce(broker.bootstrap_servers, "rows", [_with_change(row, 1, data) for row in closing])
-        _produce(broker.bootstrap_servers, "other", [{"k": END, "w": 0, "oid": -1, "ot": CLOSING}])
-        settings = PipelineSettings(bootstrap_servers=broker.bootstrap_servers, data=folder, once=True)
-        store, facts = ViewStore(folder / "views.db"), FactStore(folder / "facts.db")
-        pipeline = Pipeline(app, spark, store, facts, settings, SystemClock())
-        try:
-            pipeline.start()
-            pipeline.run()
-        finally:
-            pipeline.stop()
-    return {name: sink.rows for name, sink in sinks.items()}
+        app.sink(rows, other, to=sink, name=f"query{number}", key=_key(query))(_function(query))
+    return app, sinks
+
+
+def _run_once(app: hw.App, spark: SparkSession, servers: str, folder: Path) -> None:
+    settings = PipelineSettings(bootstrap_servers=servers, data=folder, once=True)
+    store, facts = ViewStore(folder / "views.db"), FactStore(folder / "facts.db")
+    pipeline = Pipeline(app, spark, store, facts, settings, SystemClock())
+    try:
+        pipeline.start()
+        pipeline.run()
+    finally:
+        pipeline.stop()
+
+
+@contextmanager
+def _conf(spark: SparkSession, setting: Setting) -> Iterator[None]:
+    names = {
+        "spark.sql.session.timeZone": setting.time_zone,
+        "spark.sql.shuffle.partitions": str(setting.shuffle_partitions),
+    }
+    before = {name: spark.conf.get(name) for name in names}
+    for name, value in names.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, known in before.items():
+            spark.conf.set(name, known or "")
 
 
 def _key(query: Query) -> list[str]:
@@ -174,12 +232,40 @@ def _with_change(row: Row, weight: int, data: Data) -> Row:
     return {**row, CHANGE: weight} if data.has_retractions else row
 
 
-def _produce(servers: str, topic: str, rows: Sequence[Row]) -> None:
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
-    for row in rows:
-        producer.produce(topic, value=json.dumps({name: _json(name, value) for name, value in row.items()}))
-    if producer.flush(30):
-        raise HeadwaterError(f"cannot produce to {topic!r}")
+class _Topics:
+    """Produces rows as JSON to the topics of an app."""
+
+    def __init__(self, servers: str, partitions: int) -> None:
+        self._partitions = partitions
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
+        with Client(servers) as client:
+            for topic in ("rows", "other"):
+                client.create_topic(topic, partitions=partitions)
+
+    def produce(self, topic: str, rows: Sequence[Row]) -> None:
+        for number, row in enumerate(rows):
+            self._send(topic, row, number % self._partitions)
+
+    def produce_everywhere(self, topic: str, rows: Sequence[Row]) -> None:
+        """Produce rows to each partition."""
+        for partition in range(self._partitions):
+            for row in rows:
+                self._send(topic, row, partition)
+
+    def _send(self, topic: str, row: Row, partition: int) -> None:
+        value = json.dumps({name: _json(name, value) for name, value in row.items()})
+        self._producer.produce(topic, value=value, partition=partition)
+
+    def __enter__(self) -> "_Topics":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        """Wait until all rows are in the log."""
+        if self._producer.flush(30):
+            raise HeadwaterError("cannot produce the rows of a query")
 
 
 def _json(name: str, value: Any) -> Any:

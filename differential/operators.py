@@ -267,12 +267,12 @@ class Rolling(Operator):
     def as_kernel(self, schema: pl.Schema) -> KernelForm:
         order = RankOrder.read(order_text(self.order, schema.names()))
         kernel = RankingKernel.rolling(self.last, {"total": hw.sum("v")}, ["k"], order, schema)
-        return KernelForm(
-            kernel, _first, lambda out: out.with_columns(pl.col("total").alias("v")).drop("total")
-        )
+        return KernelForm(kernel, _first, lambda out: out.with_columns(pl.col("total").alias("v")).drop("total"))
 
     def in_sql(self, dialect: Dialect, names: Sequence[str]) -> str:
-        frame = f"order by {order_in_sql(self.order, names)} rows between {self.last - 1} preceding and current row"
+        frame = (
+            f"order by {order_in_sql(self.order, names)} rows between {self.last - 1} preceding and current row"
+        )
         chosen = [
             f"cast(sum(v) over (partition by k {frame}) as bigint) as v" if name == "v" else name for name in names
         ]
@@ -291,9 +291,7 @@ class Table(Operator):
 
     def as_kernel(self, schema: pl.Schema) -> KernelForm:
         kernel = ChangelogKernel.of(["k"], pl.Schema({**schema, f"{POSITION}0": pl.Int64()}))
-        return KernelForm(
-            kernel, lambda rows, _: rows.with_columns(pl.col("id").alias(f"{POSITION}0")), _same
-        )
+        return KernelForm(kernel, lambda rows, _: rows.with_columns(pl.col("id").alias(f"{POSITION}0")), _same)
 
     def in_sql(self, dialect: Dialect, names: Sequence[str]) -> str:
         ranked = "select *, row_number() over (partition by k order by id desc nulls last) as _rank from {input}"
@@ -362,7 +360,7 @@ class Plain(Operator):
 
 @dataclass(frozen=True)
 class Clocks(Operator):
-    """`hw.correct_clocks`: each device's clock is wrong by a constant; a device without a name is not corrected."""
+    """`hw.correct_clocks`: all clocks are wrong by a constant; a device without a name is not corrected."""
 
     needs_time = True
     needs_rows = True

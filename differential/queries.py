@@ -43,12 +43,16 @@ EXAMPLES: dict[str, Operator] = {
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A chain of operators and its input; `seed` decides the cuts into batches."""
+    """A chain of operators and its input; `seed` decides the cuts into batches.
+
+    With `late`, the watermark overtakes rows, which all operators permit by their lateness.
+    """
 
     name: str
     operators: tuple[Operator, ...]
     data: Data
     seed: int
+    late: bool = False
 
     @property
     def refusal(self) -> str | None:
@@ -81,6 +85,14 @@ class Query:
         rest = [f"m{n}" for n in range(len(last.measures))] or ["x", "d", "s", "l"]
         return ["id", "k", "v", *rest]
 
+    @property
+    def comparable_types(self) -> list[str]:
+        """The columns of the result whose types SQL has, too: all but the aggregates that it has not."""
+        measures = self.operators[-1].measures
+        if not measures:
+            return self.result
+        return ["id", "k", "v", *(f"m{n}" for n, measure in enumerate(measures) if measure.is_native)]
+
 
 def _mode_refusal(operator: Operator, has_changes: bool) -> str | None:
     """Sessions and sliding windows over changes can only retract."""
@@ -91,12 +103,10 @@ def _mode_refusal(operator: Operator, has_changes: bool) -> str | None:
 
 def pairs(seed: int = 0) -> Iterator[Query]:
     """Yield a query for each ordered pair of operators."""
+    data = generate(random.Random(seed), size=30, unusual=False, retracts=False)
     for first, one in EXAMPLES.items():
         for second, other in EXAMPLES.items():
-            # Only the last operator needs more than the sum that all pass on.
-            front = replace(one, measures=()) if one.measures else one  # type: ignore[type-var]
-            data = generate(random.Random(seed), unusual=False, retracts=False)
-            yield Query(f"{first} -> {second}", (front, other), data, seed)
+            yield Query(f"{first} -> {second}", (_without_measures(one), other), data, seed)
 
 
 _WINDOWS: Sequence[Any] = (
@@ -123,23 +133,34 @@ _TRIGGERS: Sequence[Any] = (
 
 
 def random_query(seed: int) -> Query:
-    """Make a query of one to three operators, from a seed."""
+    """Make a query of one to three operators over data of its own."""
+    return random_queries(seed, 1)[0]
+
+
+def random_queries(seed: int, number: int, bases: Sequence[int] = BASES) -> list[Query]:
+    """Make queries over the same data. Either no row is late, or all operators have a lateness."""
     chance = random.Random(seed)
     late = chance.random() < 0.5
-    retracts = chance.random() < 0.5
-    operators = tuple(_random_operator(chance, late=late) for _ in range(chance.choice((1, 1, 2, 2, 3))))
-    operators = tuple(
-        replace(operator, measures=()) if operator.measures else operator  # type: ignore[type-var]
-        for operator in operators[:-1]
-    ) + operators[-1:]
     data = generate(
         chance,
         size=chance.choice((0, 1, 5, 20, 40)),
-        retracts=retracts,
+        retracts=chance.random() < 0.5,
         unusual=chance.random() < 0.7,
-        base=chance.choice(BASES),
+        base=chance.choice(bases),
     )
-    return Query(f"seed {seed}", operators, data, seed)
+    return [
+        Query(f"{seed}/{part}", _random_chain(chance, late=late), data, seed, late=late) for part in range(number)
+    ]
+
+
+def _random_chain(chance: random.Random, *, late: bool) -> tuple[Operator, ...]:
+    chain = [_random_operator(chance, late=late) for _ in range(chance.choice((1, 1, 2, 2, 3)))]
+    return (*map(_without_measures, chain[:-1]), chain[-1])
+
+
+def _without_measures(operator: Operator) -> Operator:
+    """Only the last operator needs more than the sum that all pass on."""
+    return replace(operator, measures=()) if operator.measures else operator  # type: ignore[type-var]
 
 
 def _random_operator(chance: random.Random, *, late: bool) -> Operator:

@@ -1,5 +1,6 @@
 """The expected result of a query: SQL over the final rows, in DuckDB or in Spark."""
 
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -34,13 +35,16 @@ def tables(query: Query) -> dict[str, pa.Table]:
 
 def expected_in_duckdb(query: Query) -> Rows:
     """Compute the result in DuckDB."""
-    with duckdb.connect() as db:
-        for name, table in tables(query).items():
-            db.register(f"{name}_arrow", table)
-            # DuckDB's planner is slow for Arrow's decimals and structs; a table is not.
-            db.execute(f"create table {name} as select * from {name}_arrow")
-        found = db.execute(statement(query, DUCKDB)).fetchall()
-    return finish(query, found, DUCKDB)
+    db = _duckdb()
+    for name, table in tables(query).items():
+        db.register(f"{name}_arrow", table)
+        db.execute(f"create or replace table {name} as select * from {name}_arrow")
+    return finish(query, db.execute(statement(query, DUCKDB)).fetchall(), DUCKDB)
+
+
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"threads": 1})
 
 
 def finish(query: Query, found: Rows, dialect: Dialect) -> Rows:

@@ -3,6 +3,7 @@
 import io
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -10,6 +11,7 @@ import polars as pl
 from differential.operators import KernelForm
 from differential.queries import Query
 from differential.rows import COLUMNS, SPAN, polars_schema
+from differential.values import plain
 from headwater.change import CHANGE
 from headwater.process.kernel import BEGINNING, Now, State, time_before
 from headwater.process.table import Table
@@ -43,12 +45,11 @@ class SimulatedQuery:
             nothing = pl.DataFrame(schema=schema)
             schema = _run(form, {}, nothing, query.data.other_frame([]), Now(), None)[1].schema
             self._outputs.append(pl.DataFrame(schema=schema))
-        self.late = 0
 
     def run(self) -> pl.DataFrame:
         """Process all rows and then the end of time; return the changes of the result, in order."""
         data, chance = self._query.data, self._chance
-        delay = 0 if self._allows_lateness else SPAN
+        delay = 0 if self._query.late else SPAN
         results, watermark, latest = [], BEGINNING, BEGINNING
         # A table that rows are joined with as of now must be there before them.
         cuts = self._cut(len(data.changes))
@@ -56,7 +57,7 @@ class SimulatedQuery:
         if chance.random() < 0.7 and not self._needs_other_first:
             points = sorted(chance.randrange(len(data.other) + 1) for _ in range(len(cuts) - 1))
             bounds = [0, *points, len(data.other)]
-            others = [data.other[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+            others = [data.other[start:end] for start, end in pairwise(bounds)]
         for (start, end), other in zip(cuts, others, strict=True):
             changes = data.changes[start:end]
             latest = max([latest, *(row["ts"] for row, _ in changes)])
@@ -67,22 +68,13 @@ class SimulatedQuery:
         return pl.concat([result for result in results if result.width])
 
     @property
-    def _allows_lateness(self) -> bool:
-        """True if every operator that discards old rows has a lateness, so that the watermark may overtake rows."""
-        return all(
-            getattr(operator, "lateness", "always") is not None
-            or getattr(operator, "kind", "") in ("table", "side", "now")
-            for operator in self._query.operators
-        )
-
-    @property
     def _needs_other_first(self) -> bool:
         return any(getattr(operator, "kind", "") in ("now", "side") for operator in self._query.operators)
 
     def _cut(self, size: int) -> list[tuple[int, int]]:
         points = sorted(self._chance.randrange(size + 1) for _ in range(self._chance.choice((0, 1, 3, 8))))
         bounds = [0, *points, size]
-        return list(zip(bounds, bounds[1:], strict=False))
+        return list(pairwise(bounds))
 
     def _batch(self, rows: pl.DataFrame, other: pl.DataFrame, before: int, after: int) -> pl.DataFrame:
         """Run each operator: the rows at the old watermark, then nothing at the new one."""
@@ -140,8 +132,6 @@ def _reload(table: Table) -> Table:
 
 def net_rows(changes: pl.DataFrame, columns: Sequence[str]) -> Rows:
     """Return the rows that remain when all changes are applied; raise if more are retracted than inserted."""
-    from differential.values import plain
-
     kept: dict[Any, list[tuple[Any, ...]]] = {}
     missing: dict[Any, int] = {}
     weights = changes.get_column(CHANGE).to_list() if CHANGE in changes.columns else [1] * changes.height

@@ -27,6 +27,7 @@ from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
 from headwater.process.windows.triggers import Default
 from headwater.process.windows.windowing import Windowing
 
+TUMBLING = hw.Tumbling("10 seconds")
 LATENESS = "1 day"
 assert micros(LATENESS) > SPAN
 
@@ -35,7 +36,7 @@ assert micros(LATENESS) > SPAN
 class Windowed(Operator):
     """`hw.windowed` by `k`. Without a mode, Spark's own operator or the default mode is used."""
 
-    where: Any = hw.Tumbling("10 seconds")
+    where: Any = TUMBLING
     when: Any = None
     how: Any = hw.RETRACTING
     lateness: str | None = None
@@ -105,9 +106,10 @@ class Windowed(Operator):
     def in_sql(self, dialect: Dialect, names: Sequence[str]) -> str:
         extra = "".join(f", m{n}" for n in range(len(self.measures)))
         time = "ts" if "ts" in names else "0"
+        measures = measures_in_sql(dialect, self.measures, time)
         inner = (
-            f"select k, ws, we, count(*) as n, cast(sum(v) as bigint) as v"
-            f"{measures_in_sql(dialect, self.measures, time)} from ({self._placed(names)}) placed group by k, ws, we"
+            f"select k, ws, we, count(*) as n, cast(sum(v) as bigint) as v{measures} "
+            f"from ({self._placed(names)}) placed group by k, ws, we"
         )
         time = ", we - 1 as ts" if self.has_own_time else ""
         return f"select ws as id, {derived_in_sql(dialect)}{time}{extra} from ({inner}) grouped"
@@ -125,10 +127,8 @@ class Windowed(Operator):
                 period = micros(where.period) if isinstance(where, hw.Hopping) else size
                 offset = micros(where.offset) if where.offset else 0
                 last = f"ts - (((ts - {offset}) % {period}) + {period}) % {period}"
-                parts = []
-                for back in range(-(-size // period)):
-                    parts.append(f"select *, {last} - {back * period} as ws, {last} - {back * period} + {size} as we "
-                                 f"from {rows}")  # fmt: skip
+                starts = [f"{last} - {back * period}" for back in range(-(-size // period))]
+                parts = [f"select *, {start} as ws, {start} + {size} as we from {rows}" for start in starts]
                 return f"select * from ({' union all '.join(parts)}) hops where we > ts"
             case hw.Sliding():
                 size = micros(where.duration)
@@ -137,10 +137,8 @@ class Windowed(Operator):
                 return f"select *, et - {size} as ws, et + 1 as we from {rows} join {ends} on {within}"
             case hw.Session():
                 gap = micros(where.gap)
-                starts = (
-                    f"select *, case when ts - lag(ts) over (partition by k order by ts) < {gap} then 0 else 1 end "
-                    f"as _begins from {rows}"
-                )
+                before = "lag(ts) over (partition by k order by ts)"
+                starts = f"select *, case when ts - {before} < {gap} then 0 else 1 end as _begins from {rows}"
                 numbered = f"select *, sum(_begins) over (partition by k order by ts) as _number from ({starts}) s"
                 return (
                     "select *, min(ts) over (partition by k, _number) as ws, "

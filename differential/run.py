@@ -1,0 +1,144 @@
+"""Compare random queries and all pairs of operators with SQL over the final rows.
+
+./dev differential                        # 10,000 queries in the simulator, 200 on Spark
+./dev differential --pairs                # all pairs of operators in the simulator, in batch and in an app
+./dev differential --first 4711 --simulated 1 --on-spark 0
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from differential.check import Problems, check_app, check_batch, check_simulated
+from differential.on_spark import Setting
+from differential.queries import Query, pairs, random_queries, random_query
+from differential.rows import BASES
+from headwater.spark.session.session import spark_session
+
+QUERIES_PER_APP = 8
+SPARK_BASES = BASES[:3]
+"""Times that Python's datetime has."""
+
+
+def simulated_seed(seed: int) -> Problems:
+    """Check one random query in the simulator."""
+    return _described(random_query(seed), _caught(random_query(seed)))
+
+
+def _caught(query: Query) -> Problems:
+    try:
+        return check_simulated(query)
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
+
+
+def _described(query: Query, problems: Problems) -> Problems:
+    if not problems:
+        return []
+    chain = " -> ".join(map(str, query.operators))
+    return [f"{query.name}: {chain}", *(f"    {problem}" for problem in problems[:5])]
+
+
+def check_on_spark(spark: SparkSession, queries: list[Query], folder: Path, setting: Setting) -> Problems:
+    """Check queries over the same data on Spark, in batch and in an app."""
+    problems = []
+    for query in queries:
+        problems += _described(query, check_batch(spark, query))
+    return problems + check_app(spark, queries, folder, setting)
+
+
+class Progress:
+    """Counts the queries and prints the problems."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total = what, total
+        self._started = self._shown = time.monotonic()
+        self.done = self.failed = 0
+
+    def add(self, problems: Problems, number: int = 1) -> None:
+        self.done += number
+        self.failed += bool(problems)
+        for problem in problems:
+            print(problem, flush=True)
+        now = time.monotonic()
+        if self.done == self._total or now > self._shown + 10:
+            self._shown = now
+            print(
+                f"{self._what}: {self.done} of {self._total} in {now - self._started:.0f} s, "
+                f"{self.failed} with problems",
+                flush=True,
+            )
+
+
+def run_simulated(first: int, number: int) -> int:
+    progress = Progress("random queries in the simulator", number)
+    with ProcessPoolExecutor() as pool:
+        for problems in pool.map(simulated_seed, range(first, first + number), chunksize=20):
+            progress.add(problems)
+    return progress.failed
+
+
+def run_simulated_pairs() -> int:
+    queries = list(pairs())
+    progress = Progress("pairs in the simulator", len(queries))
+    for query in queries:
+        progress.add(_described(query, _caught(query)))
+    return progress.failed
+
+
+def run_on_spark(chunks: Iterable[tuple[list[Query], Setting]], what: str, total: int) -> int:
+    progress = Progress(what, total)
+    with tempfile.TemporaryDirectory(prefix="differential-") as name:
+        log_file = Path(name) / "spark.log"
+        with spark_session("differential", master="local[2]", log_file=log_file) as spark:
+            for number, (queries, setting) in enumerate(chunks):
+                problems = check_on_spark(spark, queries, Path(name) / str(number), setting)
+                progress.add(problems, len(queries))
+    return progress.failed
+
+
+def _random_chunks(first: int, number: int) -> Iterator[tuple[list[Query], Setting]]:
+    for seed in range(first, first + number, QUERIES_PER_APP):
+        size = min(QUERIES_PER_APP, first + number - seed)
+        yield random_queries(seed, size, SPARK_BASES), Setting.random(random.Random(seed))
+
+
+def _pair_chunks() -> Iterator[tuple[list[Query], Setting]]:
+    queries = list(pairs())
+    for start in range(0, len(queries), QUERIES_PER_APP):
+        yield queries[start : start + QUERIES_PER_APP], Setting.random(random.Random(start))
+
+
+def main() -> int:
+    """Run the checks that the arguments select; return 1 if a result is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="./dev differential", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--simulated", type=int, default=10_000, help="random queries in the simulator")
+    parser.add_argument(
+        "--on-spark", type=int, default=200, help="random queries on Spark, in batch and in an app"
+    )
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--pairs", action="store_true", help="run all pairs of operators instead")
+    arguments = parser.parse_args()
+    if arguments.pairs:
+        failed = run_simulated_pairs()
+        total = sum(1 for _ in pairs())
+        failed += run_on_spark(_pair_chunks(), "pairs on Spark", total)
+        return 1 if failed else 0
+    failed = run_simulated(arguments.first, arguments.simulated) if arguments.simulated else 0
+    if arguments.on_spark:
+        chunks = _random_chunks(arguments.first, arguments.on_spark)
+        failed += run_on_spark(chunks, "random queries on Spark", arguments.on_spark)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
