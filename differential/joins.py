@@ -44,7 +44,15 @@ class Join(Operator):
 
     @property
     def retracts(self) -> bool:  # type: ignore[override]
-        return self.kind in ("table", "as_of", "side") or (self.kind == "within" and self.how != "inner")
+        # Rows that arrive only add pairs; a row without a match may get one later.
+        adds_only = self.how in ("inner", "semi")
+        match self.kind:
+            case "table":
+                return not adds_only
+            case "within":
+                return not adds_only and self.lateness is not None
+            case _:
+                return self.kind != "now"
 
     def on_spark(self, rows: Any, other: OtherInput) -> Any:
         arguments: dict[str, Any] = {"on": "k", "how": self.how}
