@@ -286,7 +286,7 @@ class Intake:
             .unique(maintain_order=True)
             .join(windows, on=self.keys, how="anti", nulls_equal=True)
         )
-        is_open = pl.col(END) + self.windowing.lateness_micros >= now.watermark
+        is_open = pl.col(END) + self.windowing.lateness_micros > now.watermark
         rejected = combined.join(new_windows.filter(~is_open), on=self.keys, how="semi", nulls_equal=True)
         parts = [self._within(new_windows.filter(is_open), points), self._within(windows, new_points)]
         accepted = pl.concat([part.select(combined.columns) for part in parts])
@@ -307,7 +307,7 @@ class Intake:
     def points(self, combined: pl.DataFrame) -> pl.DataFrame:
         """Return the partial results at each time, with the watermark until which new windows may contain it."""
         at, span = pl.col(END) - 1, pl.col(END) - 1 - pl.col(START)
-        until = at + span + self.windowing.lateness_micros + 2
+        until = at + span + self.windowing.lateness_micros + 1
         return combined.with_columns(at.alias(POINT), until.alias(UNTIL)).drop(START, END)
 
 

@@ -213,7 +213,7 @@ class WindowedKernel:
         called = called & unfinished
         labels = np.where(called, self.trigger.root.should_fire(rows, now), 0)
         finished = self.trigger.root.on_fire(rows, labels > 0, now)
-        gone = end + self.windowing.lateness_micros < now.watermark
+        gone = end + self.windowing.lateness_micros <= now.watermark
         # Rows that no pane has contained are emitted when the window is discarded, so that none is lost.
         closing = gone & unfinished & (labels == 0) & (due[PENDING].to_numpy() > 0)
         labels = np.where(closing, self.trigger.closing, labels)
@@ -221,7 +221,7 @@ class WindowedKernel:
         after, changes = due, pl.DataFrame(schema=self.output_schema)
         if (labels > 0).any():
             after, changes = self._fire(tables, due, labels, finished | closing, reached | closing, now)
-        leaving = pl.col(END) + self.windowing.lateness_micros < now.watermark
+        leaving = pl.col(END) + self.windowing.lateness_micros <= now.watermark
         windows = windows.put(after.filter(~leaving))
         evicted = after.filter(leaving)
         if evicted.height:

@@ -68,13 +68,13 @@ class Lateness:
             case TriggerEnd.AT_END:
                 return timeless | (pl.col(END) <= watermark)
             case TriggerEnd.NEVER:
-                return timeless | (pl.col(END) + self.windowing.lateness_micros < watermark)
+                return timeless | (pl.col(END) + self.windowing.lateness_micros <= watermark)
 
     def may_reject(self, earliest_end: Any, now: Now) -> bool:
         """Return True if any window of a set may reject rows, given the earliest end of these windows."""
         if not isinstance(earliest_end, int):
             return False
-        if earliest_end + self.windowing.lateness_micros < now.watermark:
+        if earliest_end + self.windowing.lateness_micros <= now.watermark:
             return True
         return {
             TriggerEnd.NEVER: False,
@@ -85,7 +85,7 @@ class Lateness:
     def split(self, union: pl.DataFrame, now: Now) -> tuple[pl.DataFrame, pl.DataFrame | None]:
         """Separate the rows that windows accept from the rejected ones, which leave their windows unchanged."""
         group = [*self.windowing.by, NEW_START, NEW_END]
-        expired = pl.col(NEW_END) + self.windowing.lateness_micros < now.watermark
+        expired = pl.col(NEW_END) + self.windowing.lateness_micros <= now.watermark
         if not self.may_reject(union[NEW_END].min(), now):
             return union, None
         closed = pl.lit(False)
@@ -142,7 +142,7 @@ class Lateness:
         return evicted.filter(pl.col(PANE) > 0).select(
             *self.keys,
             (pl.col(PANE) - 1).alias(LAST_PANE),
-            (pl.col(END) + 2 * self.windowing.lateness_micros + 1).alias(FORGET),
+            (pl.col(END) + 2 * self.windowing.lateness_micros).alias(FORGET),
         )
 
     def ledger(self, rejected: pl.DataFrame, now: Now) -> pl.DataFrame:

@@ -59,7 +59,7 @@ class PaneBuilder:
     def with_times(self, frame: pl.DataFrame, rows: TriggerRows, now: Now) -> pl.DataFrame:
         """Write the trigger's columns back, and the times at which each window must be examined next."""
         finished = frame[FINISHED].to_numpy()
-        gone_at = rows.end + self.windowing.lateness_micros + 1
+        gone_at = rows.end + self.windowing.lateness_micros
         due = np.where(rows.ended(now) | finished, gone_at, rows.end)
         columns = [pl.Series(name, values) for name, values in rows.columns.items()]
         if self.trigger.has_deadlines:
@@ -74,7 +74,7 @@ class PaneBuilder:
         end, nonspeculative = frame[END].to_numpy(), frame[NONSPECULATIVE].to_numpy()
         early = end > now.watermark
         on_time = may_be_on_time & (nonspeculative == 0)
-        expired = end + self.windowing.lateness_micros < now.watermark
+        expired = end + self.windowing.lateness_micros <= now.watermark
         timing = np.where(early, 0, np.where(on_time, 1, 2))
         marked = frame.with_columns(
             _TIMINGS[timing].alias(PANE_TIMING),
@@ -133,7 +133,7 @@ class PaneBuilder:
         """Return the windows as they are after their panes have been emitted."""
         ended = pl.col(END) <= now.watermark
         # A finished window is examined once more, to be discarded.
-        gone_at = pl.col(END) + self.windowing.lateness_micros + 1
+        gone_at = pl.col(END) + self.windowing.lateness_micros
         columns = {
             PANE: pl.col(PANE) + 1,
             NONSPECULATIVE: pl.col(NONSPECULATIVE) + ended.cast(pl.Int32),
