@@ -123,11 +123,13 @@ class PaneBuilder:
         inserts = panes.filter(pl.col(NOT_EMPTY)).drop(NOT_EMPTY).with_columns(pl.lit(1, pl.Int8).alias(CHANGE))
         if self.windowing.how is not Mode.RETRACTING:
             return inserts
-        retractions = fired.select(EMITTED)
-        retractions = retractions.explode(EMITTED) if self.windowing.where.merges else retractions
-        retractions = retractions.drop_nulls(EMITTED).unnest(EMITTED)
-        retractions = retractions.with_columns(pl.lit(-1, pl.Int8).alias(CHANGE))
-        return pl.concat([retractions.select(inserts.columns), inserts])
+        return pl.concat([self.retractions(fired).select(inserts.columns), inserts])
+
+    def retractions(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return the retractions of the output of windows that is still valid."""
+        emitted = frame.select(EMITTED)
+        emitted = emitted.explode(EMITTED) if self.windowing.where.merges else emitted
+        return emitted.drop_nulls(EMITTED).unnest(EMITTED).with_columns(pl.lit(-1, pl.Int8).alias(CHANGE))
 
     def _after(self, fired: pl.DataFrame, panes: pl.DataFrame, now: Now) -> pl.DataFrame:
         """Return the windows as they are after their panes have been emitted."""
