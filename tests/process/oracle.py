@@ -215,7 +215,7 @@ class Oracle:
         for key in dict.fromkeys(row["key"] for row in rows):
             mine = [(row["event_time"], row, row.get("_change", 1)) for row in rows if row["key"] == key]
             for (start, end), (elements, own, old) in self.place(key, mine, watermark).items():
-                if end + lateness < watermark:
+                if end + lateness <= watermark:
                     self.reject(key, start, end, own, "expired", old, watermark)
                 elif (
                     old
@@ -272,7 +272,7 @@ class Oracle:
         seen += mine
         for at, _, _ in mine:
             span = (at - size, at + 1)
-            if span in known or span[1] + self.spec.lateness_micros < watermark:
+            if span in known or span[1] + self.spec.lateness_micros <= watermark:
                 continue
             found[span] = ([x for x in seen if span[0] <= x[0] <= at], [x for x in mine if x[0] == at], {})
         for at, _, _ in mine:
@@ -334,7 +334,7 @@ class Oracle:
     def due(self, watermark: int, now: int) -> None:
         for (key, start, end), window in list(self.windows.items()):
             reached = watermark >= end and not window.timer_done
-            gone = end + self.spec.lateness_micros < watermark
+            gone = end + self.spec.lateness_micros <= watermark
             if not window.finished:
                 examined = reached or (window.wake is not None and window.wake <= now)
                 name = window.trigger.should_fire(watermark, now, end) if examined else None
@@ -350,7 +350,7 @@ class Oracle:
                 del self.windows[key, start, end]
                 if self.spec.lateness_micros and window.panes:
                     self.closed[key, start, end] = window.panes - 1
-        retention = 2 * self.spec.lateness_micros + 1
+        retention = 2 * self.spec.lateness_micros
         self.closed = {at: n for at, n in self.closed.items() if at[2] + retention > watermark}
 
     def emit(
@@ -364,7 +364,7 @@ class Oracle:
             nonspeculative = window.nonspeculative
             timing = "on_time" if may_be_on_time and nonspeculative == 0 else "late"
             window.nonspeculative += 1
-        final = finished or end + self.spec.lateness_micros < watermark
+        final = finished or end + self.spec.lateness_micros <= watermark
         stamp = end - 1 if window.hold is None else window.hold
         values = [result(agg, window.elements) for agg in self.spec.what.values()]
         pane = (*at, *map(frozen, values), stamp, timing, window.panes, nonspeculative, final, name)

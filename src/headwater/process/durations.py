@@ -14,6 +14,9 @@ _UNITS = {
     "day": timedelta(days=1),
     "week": timedelta(weeks=1),
 }
+LONGEST = timedelta(days=3_652_500)
+"""Ten thousand years: a few of them, added to a time in microseconds, fit into 64 bits."""
+
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 
 
@@ -29,8 +32,14 @@ def parse_duration(text: str) -> timedelta:
         unit = _UNITS.get(match[2].lower().removesuffix("s"))
         if unit is None:
             break
-        total += float(match[1]) * unit
+        try:
+            total += (float(match[1]) if "." in match[1] else int(match[1])) * unit
+        except OverflowError:
+            total = timedelta.max
+            break
         at = match.end()
+    if total > LONGEST:
+        raise InvalidError(f"duration {text!r} is too long: the longest is {LONGEST.days} days")
     if at == 0 or text[at:].strip():
         raise InvalidError(
             f"cannot read duration {text!r}: expected a number and a unit, such as '1 minute' or '30 seconds'"

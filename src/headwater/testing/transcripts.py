@@ -164,6 +164,8 @@ def read_transcript(document: Mapping[str, Any]) -> Transcript:
     inputs = tuple(spec.get("inputs", ["input"]))
     actions = tuple(_action(name, inputs, action) for action in spec["transcript"])
     schema = _schema(actions)
+    if set(document) & {"window_fn", "windowfn"}:
+        spec.setdefault("how", "accumulating")  # Beam's default
     specs = [spec, *({_ALIASES.get(k, k): v for k, v in other.items()} for other in spec.get("then", []))]
     windowings, shifts = zip(*(_windowing(one, by=(KEY,)) for one in specs), strict=True)
     return Transcript(name, windowings, schema, inputs, actions, spec.get("error"), shifts[-1])
@@ -179,7 +181,7 @@ def _windowing(spec: Mapping[str, Any], by: tuple[str, ...]) -> tuple[Windowing,
         what=what or {VALUES: collect(VALUE)},
         where=window.where,
         when=read_trigger(spec.get("when", "Default")),
-        how=read_mode(spec.get("how", "accumulating")),
+        how=read_mode(spec["how"]) if "how" in spec else None,
         by=by,
         lateness=(lateness if isinstance(lateness, str) else f"{lateness} seconds") if lateness else None,
         stamp=stamp,

@@ -19,6 +19,7 @@ from headwater.process.windows import windows as w
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.windowing import Mode, Stamp, Windowing
 from tests.process.oracle import Oracle
+from tests.process.oracle_changes import ChangesOracle
 from tests.process.relations import frozen
 
 EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "60"))  # more examples find rare cases
@@ -83,14 +84,19 @@ STEPS = st.lists(
 def windowings(draw: st.DrawFn, changes: bool = False) -> Windowing:
     pool = AGGREGATES if changes else AGGREGATES + ENDS
     chosen = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3))
+    where, how, stamp = draw(WINDOWS), draw(st.sampled_from(Mode)), draw(st.sampled_from(Stamp))
+    if changes and not where.is_single:
+        where = replace(where, by=w.EVENT_TIME)  # others are refused
+    if changes and not where.is_fixed:
+        how, stamp = Mode.RETRACTING, Stamp.END
     return Windowing(
         what={f"x{number}": aggregate for number, aggregate in enumerate(chosen)},
-        where=draw(WINDOWS),
+        where=where,
         when=draw(TRIGGERS),
-        how=draw(st.sampled_from(Mode)),
+        how=how,
         by=("key",),
         lateness=draw(st.none() | DURATIONS),
-        stamp=draw(st.sampled_from(Stamp)),
+        stamp=stamp,
     )
 
 
@@ -122,7 +128,8 @@ def run(windowing: Windowing, schema: pl.Schema, steps: Any, combining: bool, se
 
     With `combining`, rows are combined before the step, in two parts; with `sealing`, all state is in runs.
     """
-    kernel, oracle = WindowedKernel.of(windowing, schema), Oracle(windowing, "_change" in schema)
+    kernel = WindowedKernel.of(windowing, schema)
+    oracle = ChangesOracle(windowing) if "_change" in schema else Oracle(windowing, changes=False)
     state, watermark, clock = kernel.initial(), 0, 0
     for number, (rows, more, ticks, with_rows_last) in enumerate(steps):
         frame = pl.DataFrame(rows, schema=schema, orient="row")

@@ -4,6 +4,7 @@ windows, triggers, windowing   values that users write; `windowing` combines the
 columns                        the schema of the table of windows
 placement                      the windows that rows belong to
 intake                         merge rows into the table of windows
+recomputation                  sessions and sliding windows over changes, made again from the rows that remain
 lateness                       rows that no window accepts
 trigger_columns                triggers as columns of the table of windows
 panes                          the rows that a firing emits

@@ -57,6 +57,9 @@ LAST = "_last"
 ROWS = "_rows"
 """Those of the combined rows that may have to go to the late ledger, unchanged, as a list of structs."""
 
+GAP = 2**63 - 1
+"""Start of combined rows that are in a gap between windows, which have no end."""
+
 AT = "_at"
 """Time that decides in which windows a row belongs: event time or processing time."""
 
@@ -86,7 +89,8 @@ PANE_TIMING, PANE_NONSPECULATIVE, PANE_IS_FINAL, PANE_TRIGGER = "_timing", "_non
 # -- other tables ---------------------------------------------------------------------------------------------
 
 POINT, UNTIL = "at", "until"
-"""Table of points (sliding windows): a time with rows, and the watermark at which it is discarded."""
+"""Table of points (sliding windows, sessions over changes): a time with rows, and the watermark at which it is
+discarded."""
 
 LAST_PANE, FORGET = "last_pane", "forget"
 """Table of closed windows: index of the last pane, and the watermark at which the row is discarded."""

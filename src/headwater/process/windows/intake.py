@@ -1,5 +1,6 @@
 """Intake: combine rows by window, and merge them into the table of windows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,7 +8,7 @@ import polars as pl
 
 from headwater.change import CHANGE
 from headwater.process.aggregates.folds import Folds
-from headwater.process.kernel import Now
+from headwater.process.kernel import BEGINNING, Now
 from headwater.process.table import HASH, Table
 from headwater.process.windows.columns import (
     AT,
@@ -16,6 +17,7 @@ from headwater.process.windows.columns import (
     EMITTED,
     END,
     FINISHED,
+    GAP,
     HOLD,
     LAST,
     NET,
@@ -37,7 +39,7 @@ from headwater.process.windows.columns import (
 )
 from headwater.process.windows.lateness import Lateness, rows_of_groups
 from headwater.process.windows.panes import PaneBuilder
-from headwater.process.windows.placement import with_sessions, with_windows
+from headwater.process.windows.placement import has_place, is_in_gap, with_sessions, with_windows
 from headwater.process.windows.trigger_columns import CompiledTrigger
 from headwater.process.windows.windowing import Mode, Stamp, Windowing
 
@@ -46,15 +48,16 @@ WINDOWS, POINTS = "windows", "points"
 
 @dataclass(frozen=True, slots=True)
 class IntakeResult:
-    """The windows that a step's rows touch, and the rows themselves, with the bounds after merging.
+    """The windows that a step's rows touch, after merging, with the number of rows that are new to them.
 
-    `merged_away` are the keys of windows that became part of other windows; `rejected` are the rows that no window
-    accepts, with the reason.
+    `gone` are the keys of windows that became part of others, or exist no more. `rejected` are the rows that no
+    window accepts, with the reason. `retracted` are windows that exist no more, whose output must be retracted.
     """
 
-    union: pl.DataFrame
-    merged_away: pl.DataFrame | None
+    windows: pl.DataFrame
+    gone: pl.DataFrame | None
     rejected: pl.DataFrame | None
+    retracted: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,16 @@ class Intake:
         """Decides which rows these windows reject."""
         return Lateness(self.windowing, self.schema)
 
+    @property
+    def has_points(self) -> bool:
+        """True if the partial results at each time are kept, because windows may have to be made of them."""
+        return self.windowing.where.ends_at_events or self.recomputes
+
+    @property
+    def recomputes(self) -> bool:
+        """True if a retracted row may change the bounds of windows, see `recomputation`."""
+        return self.folds.change is not None and not self.windowing.where.is_fixed
+
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         """Compute the partial results of each group and window, with the columns that triggers and stamps need."""
         by_clock, watermark = self.windowing.where.by_clock, now.watermark
@@ -92,6 +105,8 @@ class Intake:
         at = pl.lit(now.processing_time, pl.Int64) if by_clock else pl.col(self.windowing.time)
         # `first` and `last` use the event time if rows have one, even in windows of processing time.
         time = pl.coalesce(self.windowing.time, at) if self.windowing.time in self.schema else at
+        if self.windowing.where.is_single:
+            time = time.fill_null(BEGINNING)  # rows without a time are the earliest
         placed = rows.with_columns(at.alias(AT), time.alias(TIME))
         placed = self._with_windows(placed)
         may_be_rejected = self.lateness.may_be_rejected(watermark)
@@ -130,13 +145,18 @@ class Intake:
         return combined.select(*self.keys, pl.exclude(self.keys))
 
     def _with_windows(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Add the bounds of their windows to rows. Rows without a time are in no window, and appear once."""
-        null = pl.lit(None, pl.Int64)
-        timeless = rows.filter(pl.col(AT).is_null()).with_columns(null.alias(START), null.alias(END))
-        if timeless.height:
-            rows = rows.filter(pl.col(AT).is_not_null())
-        placed = with_windows(rows, self.windowing.where, pl.col(AT))
-        return pl.concat([placed, timeless.select(placed.columns)]) if timeless.height else placed
+        """Add the bounds of their windows to rows. Rows that are in no window appear once, without an end."""
+        where, at = self.windowing.where, pl.col(AT)
+        null = pl.lit(None, pl.Int64).alias(END)
+        others = [rows.filter(~has_place(where, at)).with_columns(pl.lit(None, pl.Int64).alias(START), null)]
+        if others[0].height:
+            rows = rows.filter(has_place(where, at))
+        in_gap = is_in_gap(where, at)
+        if in_gap is not None:
+            others.append(rows.filter(in_gap).with_columns(pl.lit(GAP, pl.Int64).alias(START), null))
+        placed = with_windows(rows, where, at)
+        some = [frame.select(placed.columns) for frame in others if frame.height]
+        return pl.concat([placed, *some]) if some else placed
 
     def combine_sessions(self, combined: pl.DataFrame) -> pl.DataFrame:
         """Merge the partial results of rows that are in one session, whatever other rows arrive."""
@@ -182,7 +202,7 @@ class Intake:
         return fresh.with_columns(pl.lit(None, emitted).alias(EMITTED))
 
     def collect(self, tables: dict[str, Table], combined: pl.DataFrame, now: Now) -> IntakeResult:
-        """Find the windows that combined rows touch, and separate the rows that no window accepts."""
+        """Merge combined rows into the windows they touch, and separate the rows that no window accepts."""
         where = self.windowing.where
         if where.ends_at_events:
             combined = self._slide(tables, combined, now)
@@ -190,20 +210,20 @@ class Intake:
             old = rows_of_groups(tables[WINDOWS], self.windowing.by, combined)
         else:
             old = tables[WINDOWS].get(combined.select(self.table_key))
-        union = self._union(old, combined)
+        union = self.union(old, combined)
         if where.merges:
             union = with_sessions(union, self.windowing.by)
             union = union.filter(pl.col(NEW).any().over(SESSION)).drop(SESSION)
         else:
             union = union.with_columns(pl.col(START).alias(NEW_START), pl.col(END).alias(NEW_END))
         union, rejected = self.lateness.split(union, now)
-        merged_away = None
+        gone = None
         if where.merges:
             has_moved = (pl.col(START) != pl.col(NEW_START)) | (pl.col(END) != pl.col(NEW_END))
-            merged_away = union.filter(~pl.col(NEW) & has_moved).select(self.keys)
-        return IntakeResult(union, merged_away, rejected)
+            gone = union.filter(~pl.col(NEW) & has_moved).select(self.keys)
+        return IntakeResult(self.merge(union), gone, rejected)
 
-    def _union(self, old: pl.DataFrame, combined: pl.DataFrame) -> pl.DataFrame:
+    def union(self, old: pl.DataFrame, combined: pl.DataFrame) -> pl.DataFrame:
         """Concatenate windows of the table and combined rows; the latter are marked as new."""
         combined = self.lateness.with_rows(combined)
         fresh = self.table_rows(combined).with_columns(
@@ -240,13 +260,17 @@ class Intake:
 
     def merge(self, union: pl.DataFrame) -> pl.DataFrame:
         """Merge windows of the table and new rows into one row for each window."""
-        others = self._merged_columns(merges=self.windowing.where.merges)
+        has_emitted = EMITTED in union.columns and union[EMITTED].null_count() < union.height
+        others = self._merged_columns(merges=self.windowing.where.merges, has_emitted=has_emitted)
         merged = self.folds.merge(union, [*self.windowing.by, NEW_START, NEW_END], others)
         merged = merged.rename({NEW_START: START, NEW_END: END})
         return merged.select(name for name in union.columns if name not in (LAST, ROWS, NEW, NEW_START, NEW_END))
 
-    def _merged_columns(self, *, merges: bool) -> list[pl.Expr]:
-        """The merged columns of a window's parts, apart from the partial results."""
+    def _merged_columns(self, *, merges: bool, has_emitted: bool = True) -> list[pl.Expr]:
+        """The merged columns of a window's parts, apart from the partial results.
+
+        `has_emitted` is False if none of them has output that is still valid; lists of it are slow to merge.
+        """
         same = (pl.col(START) == pl.col(NEW_START)) & (pl.col(END) == pl.col(NEW_END))
         others: list[pl.Expr] = [
             *(getattr(pl.col(name), f.merge)() for name, f in self.trigger.fields.items()),
@@ -264,7 +288,7 @@ class Intake:
             others.append(pl.lit(NEVER, pl.Int64).alias(WAKE))
         if self.windowing.how is Mode.RETRACTING:
             # Without merging, only the window itself, which is the first row, can have emitted a pane.
-            emitted = pl.col(EMITTED).explode().drop_nulls() if merges else pl.col(EMITTED).first()
+            emitted = pl.col(EMITTED).explode().drop_nulls() if merges and has_emitted else pl.col(EMITTED).first()
             others.append(emitted.alias(EMITTED))
         return others
 
@@ -273,42 +297,52 @@ class Intake:
     def _slide(self, tables: dict[str, Table], combined: pl.DataFrame, now: Now) -> pl.DataFrame:
         """Return what combined rows contribute to their own windows and to those of later events."""
         by = list(self.windowing.by)
-        new_points = self.points(combined)
+        new_points = self.with_points(combined)
         table = tables[POINTS]
-        points = pl.concat([rows_of_groups(table, by, combined), new_points])
-        points = self.folds.merge(points, [*by, POINT], [*self._combined_columns, pl.col(UNTIL).max()])
+        no_rows = [pl.lit(None, new_points.schema[name]).alias(name) for name in (HOLD, LAST, ROWS)
+                   if name in new_points.columns]  # fmt: skip
+        known = rows_of_groups(table, by, combined).with_columns(no_rows).select(new_points.columns)
+        points = self.folds.merge(
+            pl.concat([known, new_points]), [*by, POINT], [*self._combined_columns, pl.col(UNTIL).max()]
+        )
         points = points.select(new_points.columns)
-        no_rows = pl.lit(None, points.schema[ROWS]).alias(ROWS)
-        tables[POINTS] = table.put(points.filter(pl.col(UNTIL) > now.watermark).with_columns(no_rows))
+        tables[POINTS] = table.put(points.filter(pl.col(UNTIL) > now.watermark))
         windows = rows_of_groups(tables[WINDOWS], self.windowing.by, combined).select(self.keys)
         new_windows = (
             combined.select(self.keys)
             .unique(maintain_order=True)
             .join(windows, on=self.keys, how="anti", nulls_equal=True)
         )
-        is_open = pl.col(END) + self.windowing.lateness_micros >= now.watermark
+        is_open = pl.col(END) + self.windowing.lateness_micros > now.watermark
         rejected = combined.join(new_windows.filter(~is_open), on=self.keys, how="semi", nulls_equal=True)
-        parts = [self._within(new_windows.filter(is_open), points), self._within(windows, new_points)]
-        accepted = pl.concat([part.select(combined.columns) for part in parts])
+        parts = [rows_within(new_windows.filter(is_open), points, by), rows_within(windows, new_points, by)]
+        accepted = pl.concat(
+            [part.with_columns(pl.col(POINT).alias(LAST)).select(combined.columns) for part in parts]
+        )
         if self.windowing.stamp is not Stamp.END:
             stamp = pl.col(LAST)
             accepted = accepted.with_columns(pl.when(stamp >= now.watermark).then(stamp).alias(HOLD))
         return pl.concat([rejected, accepted])
 
-    def _within(self, windows: pl.DataFrame, points: pl.DataFrame) -> pl.DataFrame:
-        """Pair each window with the points in it."""
-        by = list(self.windowing.by)
-        if by:
-            pairs = windows.join(points, on=by, how="inner", nulls_equal=True)
-        else:
-            pairs = windows.join(points, how="cross")
-        return pairs.filter((pl.col(POINT) >= pl.col(START)) & (pl.col(POINT) < pl.col(END)))
+    def with_points(self, combined: pl.DataFrame) -> pl.DataFrame:
+        """Add the time of combined rows, and the watermark until which new sliding windows may contain it."""
+        at, span = pl.col(END) - 1, pl.col(END) - 1 - pl.col(START)
+        until = at + span + self.windowing.lateness_micros + 1
+        return combined.with_columns(at.alias(POINT), until.alias(UNTIL)).drop(START, END)
 
     def points(self, combined: pl.DataFrame) -> pl.DataFrame:
-        """Return the partial results at each time, with the watermark until which new windows may contain it."""
-        at, span = pl.col(END) - 1, pl.col(END) - 1 - pl.col(START)
-        until = at + span + self.windowing.lateness_micros + 2
-        return combined.with_columns(at.alias(POINT), until.alias(UNTIL)).drop(START, END)
+        """Return the columns of the table of points: the partial results at each time, without rows."""
+        points = self.with_points(combined).drop(HOLD, LAST, ROWS, strict=False)
+        return points.drop(COUNT) if self.recomputes else points
+
+
+def rows_within(windows: pl.DataFrame, points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Pair each window with the points in it."""
+    if by:
+        pairs = windows.join(points, on=list(by), how="inner", nulls_equal=True)
+    else:
+        pairs = windows.join(points, how="cross")
+    return pairs.filter((pl.col(POINT) >= pl.col(START)) & (pl.col(POINT) < pl.col(END)))
 
 
 def _polars(dtype: type) -> type[pl.DataType]:

@@ -3,7 +3,8 @@
 The table `windows` (schema: `columns`) has a row for each group and open window: the partial results of its
 aggregates, its trigger's columns, the number of panes it emitted, and when it must be examined next (`DUE` by the
 watermark, `WAKE` by the clock). The values that exact aggregates need are in separate tables, see `exact_values`.
-Sliding windows also need `points`: the partial results at each time, from which later windows are made.
+Sliding windows also need `points`: the partial results at each time, from which later windows are made; so do
+sessions over changes, which are made again when rows are retracted (`recomputation`).
 
 If windows have a lateness, `closed` keeps the last pane of discarded windows, for rows that arrive even later.
 
@@ -23,12 +24,15 @@ from headwater.process.changes import EXPIRED, NO_TIME
 from headwater.process.kernel import KernelStep, Now, State
 from headwater.process.table import Table
 from headwater.process.windows.columns import (
+    AT,
     COUNT,
     DUE,
     END,
     FINISHED,
     FORGET,
+    GAP,
     NEVER,
+    NONSPECULATIVE,
     PENDING,
     POINT,
     START,
@@ -39,6 +43,8 @@ from headwater.process.windows.columns import (
 from headwater.process.windows.intake import POINTS, WINDOWS, Intake
 from headwater.process.windows.lateness import CLOSED_WINDOWS, Lateness
 from headwater.process.windows.panes import PaneBuilder
+from headwater.process.windows.placement import END_OF_TIME, is_in_gap
+from headwater.process.windows.recomputation import Recomputation
 from headwater.process.windows.trigger_columns import Array, CompiledTrigger, compile_trigger
 from headwater.process.windows.triggers import TriggerEnd
 from headwater.process.windows.windowing import Mode, Windowing
@@ -67,6 +73,7 @@ class WindowedKernel:
                 f"windowed: the event time {windowing.time!r} is {schema[windowing.time]}, not Int64 microseconds"
             )
         change = CHANGE if CHANGE in schema else None
+        windowing = windowing.over(changes=change is not None)
         is_fixed = windowing.where.is_fixed
         folds = Folds.of(
             windowing.what,
@@ -102,6 +109,11 @@ class WindowedKernel:
         """Decides which rows the windows reject."""
         return self.intake.lateness
 
+    @property
+    def recomputation(self) -> Recomputation:
+        """Applies changes to windows that are not fixed."""
+        return Recomputation(self.intake)
+
     def initial(self) -> State:
         combined = self._empty()
         windows = self.intake.table_rows(combined)
@@ -109,8 +121,9 @@ class WindowedKernel:
         by = self.windowing.by if self.windowing.where.merges else None
         tables = {WINDOWS: Table.empty(windows.schema, self.intake.table_key, by)}
         tables |= self.values.empty(combined.schema)
-        if self.windowing.where.ends_at_events:
-            tables[POINTS] = Table.empty(self.intake.points(combined).schema, (*self.windowing.by, POINT))
+        if self.intake.has_points:
+            key = (*self.windowing.by, POINT)
+            tables[POINTS] = Table.empty(self.intake.points(combined).schema, key, self.windowing.by)
         if self.windowing.lateness_micros:
             key = (*self.windowing.by, START, END)
             tables[CLOSED_WINDOWS] = Table.empty(self.lateness.closed(windows).schema, key)
@@ -120,21 +133,25 @@ class WindowedKernel:
         # The windows of rows by the clock are known only in `step`. If a trigger may finish at any time, or must
         # see each record, all rows are needed there anyway.
         where, when = self.windowing.where, self.windowing.when
+        now = self._time(now)
         if where.by_clock or when.sees_each_record or when.may_finish is TriggerEnd.ANY_TIME:
             return rows
         combined = self.intake.combine(rows, now)
-        return self.intake.combine_sessions(combined) if where.merges else combined
+        return self.intake.combine_sessions(combined) if where.merges and not self.intake.recomputes else combined
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
-        if self.windowing.where.by_clock:
-            now = Now(now.processing_time, now.processing_time)
-        tables, changes = dict(state), []
+        now = self._time(now)
+        tables, changes, ignored = dict(state), [], 0
         late: list[pl.DataFrame] = []
         if COUNT in rows.columns:
             parts = [rows]
         else:
             parts = [self.intake.combine(part, now) for part in self._passes(rows)]
         for part in parts:
+            if self._has_gaps:
+                in_gap = pl.col(START) == GAP
+                ignored += part.filter(in_gap)[COUNT].sum()
+                part = part.filter(in_gap.not_().fill_null(True))
             if part.height:
                 changes.append(self._add(tables, part, now, late))
         due, evicted = self._fire_due(tables, now)
@@ -145,8 +162,23 @@ class WindowedKernel:
             "panes": output.filter(pl.col(CHANGE) > 0).height,
             "late": 0 if ledger is None else ledger.height,
             "evicted": evicted,
+            "ignored": ignored,
         }
         return KernelStep(tables, output, self._wake_up(tables), ledger, counters)
+
+    @property
+    def _has_gaps(self) -> bool:
+        return is_in_gap(self.windowing.where, pl.col(AT)) is not None
+
+    def _time(self, now: Now) -> Now:
+        """Return the time by which windows are judged."""
+        where = self.windowing.where
+        if where.by_clock:
+            return Now(now.processing_time, now.processing_time)
+        if where.is_single and END_OF_TIME <= now.watermark < NEVER:
+            # An event of the year 9999 does not end the global window: only the end of the input does.
+            return Now(END_OF_TIME - 1, now.processing_time)
+        return now
 
     def _empty(self) -> pl.DataFrame:
         return self.intake.combine(pl.DataFrame(schema=self.schema), Now())
@@ -163,18 +195,18 @@ class WindowedKernel:
         self, tables: dict[str, Table], combined: pl.DataFrame, now: Now, late: list[pl.DataFrame]
     ) -> pl.DataFrame:
         """Add rows to the windows they touch, and fire the windows whose trigger should fire."""
-        merged_away = None
+        result = None
         touched = self.intake.merge_fixed(tables, combined, now)
         if touched is None:
             timeless = combined.filter(pl.col(END).is_null())
             if timeless.height:
                 late.append(self.lateness.rejected(timeless, NO_TIME))
                 combined = combined.filter(pl.col(END).is_not_null())
-            result = self.intake.collect(tables, combined, now)
-            merged_away = result.merged_away
+            take_in = self.recomputation.apply if self.intake.recomputes else self.intake.collect
+            result = take_in(tables, combined, now)
             if result.rejected is not None:
                 late.append(self.lateness.with_last_panes(tables, result.rejected))
-            touched = self.intake.merge(result.union)
+            touched = result.windows
             if self.values and result.rejected is not None:
                 keys = self.intake.keys
                 combined = combined.join(touched.select(keys), on=keys, how="semi", nulls_equal=True)
@@ -190,8 +222,12 @@ class WindowedKernel:
         after, changes = touched, pl.DataFrame(schema=self.output_schema)
         if (labels > 0).any():
             after, changes = self._fire(tables, touched, labels, finished, rows.none(), now)
-        windows = tables[WINDOWS] if merged_away is None else tables[WINDOWS].drop(merged_away)
+        windows = tables[WINDOWS]
+        if result is not None and result.gone is not None:
+            windows = windows.drop(result.gone)
         tables[WINDOWS] = windows.put(after)
+        if result is not None and result.retracted is not None:
+            changes = pl.concat([self.panes.retractions(result.retracted).select(changes.columns), changes])
         return changes
 
     def _fire_due(self, tables: dict[str, Table], now: Now) -> tuple[pl.DataFrame, int]:
@@ -206,14 +242,15 @@ class WindowedKernel:
         rows = self.panes.trigger_rows(due)
         end, at = due[END].to_numpy(), due[DUE].to_numpy()
         unfinished = ~due[FINISHED].to_numpy()
-        reached = (at <= now.watermark) & (at <= end)
+        # A session that ended in the past, because it is what remains of a longer one, has fired when it was made.
+        reached = (at <= now.watermark) & (at <= end) & (due[NONSPECULATIVE].to_numpy() == 0)
         called = reached
         if self.trigger.has_deadlines:
             called = called | (due[WAKE].to_numpy() <= now.processing_time)
         called = called & unfinished
         labels = np.where(called, self.trigger.root.should_fire(rows, now), 0)
         finished = self.trigger.root.on_fire(rows, labels > 0, now)
-        gone = end + self.windowing.lateness_micros < now.watermark
+        gone = end + self.windowing.lateness_micros <= now.watermark
         # Rows that no pane has contained are emitted when the window is discarded, so that none is lost.
         closing = gone & unfinished & (labels == 0) & (due[PENDING].to_numpy() > 0)
         labels = np.where(closing, self.trigger.closing, labels)
@@ -221,12 +258,14 @@ class WindowedKernel:
         after, changes = due, pl.DataFrame(schema=self.output_schema)
         if (labels > 0).any():
             after, changes = self._fire(tables, due, labels, finished | closing, reached | closing, now)
-        leaving = pl.col(END) + self.windowing.lateness_micros < now.watermark
+        leaving = pl.col(END) + self.windowing.lateness_micros <= now.watermark
         windows = windows.put(after.filter(~leaving))
         evicted = after.filter(leaving)
         if evicted.height:
             windows = windows.drop(evicted.select(self.intake.keys))
             self.values.drop(tables, evicted)
+            if self.intake.recomputes:
+                self.recomputation.forget(tables, evicted)
             if CLOSED_WINDOWS in tables:
                 tables[CLOSED_WINDOWS] = tables[CLOSED_WINDOWS].put(self.lateness.closed(evicted))
         tables[WINDOWS] = windows

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from headwater.process.changes import EXPIRED
-from headwater.process.kernel import Now
+from headwater.process.kernel import BEGINNING, Now
 from headwater.process.table import Table
 from headwater.process.windows.columns import (
     AT,
@@ -23,6 +23,7 @@ from headwater.process.windows.columns import (
     ROWS,
     START,
 )
+from headwater.process.windows.placement import EARLIEST, LATEST, has_place
 from headwater.process.windows.triggers import TriggerEnd
 from headwater.process.windows.windowing import Windowing
 
@@ -30,6 +31,9 @@ CLOSED_WINDOWS = "closed"
 
 CLOSED = "closed"
 """Reason in the late ledger: the trigger of the row's window has finished."""
+
+OUT_OF_RANGE = "event time out of range"
+"""Reason in the late ledger: the row's time is tens of thousands of years away."""
 
 _EXPIRED, _CLOSED, _PANES, _REASON = "_expired", "_closed", "_panes", "_reason"
 """Columns of rejected rows: the two conditions, the number of panes of the window, and the reason."""
@@ -59,7 +63,7 @@ class Lateness:
 
     def may_be_rejected(self, watermark: int) -> pl.Expr:
         """Select the rows that must be kept unchanged, because they may have to go to the late ledger."""
-        timeless = pl.col(AT).is_null()
+        timeless = ~has_place(self.windowing.where, pl.col(AT))
         match self.windowing.when.may_finish:
             case TriggerEnd.ANY_TIME:
                 return pl.lit(True)
@@ -68,13 +72,13 @@ class Lateness:
             case TriggerEnd.AT_END:
                 return timeless | (pl.col(END) <= watermark)
             case TriggerEnd.NEVER:
-                return timeless | (pl.col(END) + self.windowing.lateness_micros < watermark)
+                return timeless | (pl.col(END) + self.windowing.lateness_micros <= watermark)
 
     def may_reject(self, earliest_end: Any, now: Now) -> bool:
         """Return True if any window of a set may reject rows, given the earliest end of these windows."""
         if not isinstance(earliest_end, int):
             return False
-        if earliest_end + self.windowing.lateness_micros < now.watermark:
+        if earliest_end + self.windowing.lateness_micros <= now.watermark:
             return True
         return {
             TriggerEnd.NEVER: False,
@@ -85,7 +89,7 @@ class Lateness:
     def split(self, union: pl.DataFrame, now: Now) -> tuple[pl.DataFrame, pl.DataFrame | None]:
         """Separate the rows that windows accept from the rejected ones, which leave their windows unchanged."""
         group = [*self.windowing.by, NEW_START, NEW_END]
-        expired = pl.col(NEW_END) + self.windowing.lateness_micros < now.watermark
+        expired = pl.col(NEW_END) + self.windowing.lateness_micros <= now.watermark
         if not self.may_reject(union[NEW_END].min(), now):
             return union, None
         closed = pl.lit(False)
@@ -142,19 +146,24 @@ class Lateness:
         return evicted.filter(pl.col(PANE) > 0).select(
             *self.keys,
             (pl.col(PANE) - 1).alias(LAST_PANE),
-            (pl.col(END) + 2 * self.windowing.lateness_micros + 1).alias(FORGET),
+            (pl.col(END) + 2 * self.windowing.lateness_micros).alias(FORGET),
         )
 
     def ledger(self, rejected: pl.DataFrame, now: Now) -> pl.DataFrame:
         """Return the entries of the late ledger, one for each rejected row."""
         rows = rejected.explode(ROWS)
         at = pl.col(LAST) if self.windowing.where.by_clock else pl.col(ROWS).struct.field(self.windowing.time)
-        rows = rows.with_columns(event_time=pl.coalesce(at, LAST))
+        rows = rows.with_columns(event_time=at)
+        late_by = pl.lit(now.watermark, pl.Int64) - pl.col("event_time")
+        has_time = pl.col("event_time").is_not_null()
+        is_odd = has_time & ~pl.col("event_time").is_between(EARLIEST, LATEST)
+        reason = pl.when(is_odd & pl.col(END).is_null()).then(pl.lit(OUT_OF_RANGE)).otherwise("reason")
         return rows.select(
             *self.keys,
             "event_time",
-            (now.watermark - pl.col("event_time")).alias("late_by"),
-            "reason",
+            # Before the first watermark, and of a time out of range, the difference is unknown.
+            pl.when(has_time & ~is_odd & (now.watermark > BEGINNING)).then(late_by).alias("late_by"),
+            reason.alias("reason"),
             LAST_PANE,
             pl.col(ROWS).alias("row"),
         )

@@ -59,7 +59,7 @@ class PaneBuilder:
     def with_times(self, frame: pl.DataFrame, rows: TriggerRows, now: Now) -> pl.DataFrame:
         """Write the trigger's columns back, and the times at which each window must be examined next."""
         finished = frame[FINISHED].to_numpy()
-        gone_at = rows.end + self.windowing.lateness_micros + 1
+        gone_at = rows.end + self.windowing.lateness_micros
         due = np.where(rows.ended(now) | finished, gone_at, rows.end)
         columns = [pl.Series(name, values) for name, values in rows.columns.items()]
         if self.trigger.has_deadlines:
@@ -74,7 +74,7 @@ class PaneBuilder:
         end, nonspeculative = frame[END].to_numpy(), frame[NONSPECULATIVE].to_numpy()
         early = end > now.watermark
         on_time = may_be_on_time & (nonspeculative == 0)
-        expired = end + self.windowing.lateness_micros < now.watermark
+        expired = end + self.windowing.lateness_micros <= now.watermark
         timing = np.where(early, 0, np.where(on_time, 1, 2))
         marked = frame.with_columns(
             _TIMINGS[timing].alias(PANE_TIMING),
@@ -123,17 +123,19 @@ class PaneBuilder:
         inserts = panes.filter(pl.col(NOT_EMPTY)).drop(NOT_EMPTY).with_columns(pl.lit(1, pl.Int8).alias(CHANGE))
         if self.windowing.how is not Mode.RETRACTING:
             return inserts
-        retractions = fired.select(EMITTED)
-        retractions = retractions.explode(EMITTED) if self.windowing.where.merges else retractions
-        retractions = retractions.drop_nulls(EMITTED).unnest(EMITTED)
-        retractions = retractions.with_columns(pl.lit(-1, pl.Int8).alias(CHANGE))
-        return pl.concat([retractions.select(inserts.columns), inserts])
+        return pl.concat([self.retractions(fired).select(inserts.columns), inserts])
+
+    def retractions(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return the retractions of the output of windows that is still valid."""
+        emitted = frame.select(EMITTED)
+        emitted = emitted.explode(EMITTED) if self.windowing.where.merges else emitted
+        return emitted.drop_nulls(EMITTED).unnest(EMITTED).with_columns(pl.lit(-1, pl.Int8).alias(CHANGE))
 
     def _after(self, fired: pl.DataFrame, panes: pl.DataFrame, now: Now) -> pl.DataFrame:
         """Return the windows as they are after their panes have been emitted."""
         ended = pl.col(END) <= now.watermark
         # A finished window is examined once more, to be discarded.
-        gone_at = pl.col(END) + self.windowing.lateness_micros + 1
+        gone_at = pl.col(END) + self.windowing.lateness_micros
         columns = {
             PANE: pl.col(PANE) + 1,
             NONSPECULATIVE: pl.col(NONSPECULATIVE) + ended.cast(pl.Int32),

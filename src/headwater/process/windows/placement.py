@@ -40,6 +40,22 @@ def with_windows(rows: pl.DataFrame, where: Window, time: pl.Expr) -> pl.DataFra
             raise InternalError(f"cannot place rows in {where!r}: add its bounds to placement.with_windows")
 
 
+EARLIEST, LATEST = -(2**61), 2**61
+"""The event times that windows accept: a sum of a time and a few durations does not overflow."""
+
+
+def has_place(where: Window, time: pl.Expr) -> pl.Expr:
+    """Select the rows whose time is known and in the range that windows accept; the global window has all rows."""
+    return pl.lit(True) if where.is_single else time.is_between(EARLIEST, LATEST).fill_null(False)
+
+
+def is_in_gap(where: Window, time: pl.Expr) -> pl.Expr | None:
+    """Select the rows that are between two windows; None if there are no gaps between windows."""
+    if not isinstance(where, Hopping) or micros(where.period) <= micros(where.size):
+        return None
+    return (time - offset_micros(where.offset)) % micros(where.period) >= micros(where.size)
+
+
 def _with_hops(rows: pl.DataFrame, where: Hopping, time: pl.Expr) -> pl.DataFrame:
     size, period = micros(where.size), micros(where.period)
     last = time - (time - offset_micros(where.offset)) % period

@@ -1,7 +1,7 @@
 """Windowing: what, where, when and how in one value, from which a kernel is built."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -59,13 +59,13 @@ class Windowing:
     """A windowed computation: what is computed, where in time, when it is emitted, how refinements relate.
 
     `time` names the column of event times (microseconds). `lateness` is the time after its end in which a window
-    still accepts events.
+    still accepts events. Without `how`, the mode depends on the input, see `over`.
     """
 
     what: Mapping[str, Any]
     where: Window
     when: Trigger = field(default_factory=Default)
-    how: Mode = Mode.ACCUMULATING
+    how: Mode | None = None
     by: tuple[str, ...] = ()
     lateness: str | None = None
     time: str = EVENT_TIME_COLUMN
@@ -85,7 +85,7 @@ class Windowing:
             raise InvalidError(
                 f"windowed: when={self.when!r} is not a trigger; use hw.AfterWatermark() or another trigger"
             )
-        if not isinstance(self.how, Mode):
+        if self.how is not None and not isinstance(self.how, Mode):
             raise InvalidError(
                 f"windowed: how={self.how!r} is not a mode; use hw.DISCARDING, hw.ACCUMULATING or hw.RETRACTING"
             )
@@ -99,6 +99,32 @@ class Windowing:
             )
         if len(set(self.by)) < len(self.by):
             raise InvalidError(f"windowed: `by` names a column twice: {', '.join(map(repr, self.by))}")
+
+    def over(self, *, changes: bool) -> "Windowing":
+        """Return this computation for an input with or without changes: it then has a mode.
+
+        The default is RETRACTING over changes and for windows that merge, because results of windows that exist no
+        more must be removed; else ACCUMULATING. A mode that would give wrong results is refused.
+        """
+        kind, merges = f"hw.{type(self.where).__name__}", self.where.merges
+        how = self.how or (Mode.RETRACTING if changes or merges else Mode.ACCUMULATING)
+        if changes and self.where.by_clock and not self.where.is_single:
+            raise InvalidError(
+                f"windowed: the input has changes, and {kind} is by processing time: a retraction would be in the "
+                "window of the time at which it is processed, not in that of its row; use windows by event time"
+            )
+        if changes and not self.where.is_fixed and how is not Mode.RETRACTING:
+            raise InvalidError(
+                f"windowed: the input has changes, and with how=hw.{how.name} the panes of an {kind} window that "
+                "exists no more, because its rows were retracted, would remain; use how=hw.RETRACTING, or leave "
+                "`how` out"
+            )
+        if changes and not self.where.is_fixed and self.stamp is not Stamp.END:
+            raise InvalidError(
+                f"windowed: the input has changes, and panes of {kind} windows have the stamp {self.stamp}; the "
+                "event may be retracted: use the stamp 'end'"
+            )
+        return replace(self, how=how)
 
     @property
     def lateness_micros(self) -> int:

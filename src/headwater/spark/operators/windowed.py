@@ -66,7 +66,7 @@ def windowed(
         what={**what, **dict.fromkeys(columns, count())},
         where=where,
         when=Default() if when is None else when,
-        how=Mode.ACCUMULATING if how is None else how,
+        how=how,
         by=tuple(by),
         lateness=lateness,
     )
@@ -112,7 +112,7 @@ def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Colum
     if CHANGE in events.columns:
         _refuse_columns(columns, windowing, needs_kernel=True)
         return _changes(events, windowing)  # Spark's aggregates cannot retract.
-    parts = _parts(windowing) | {"what": {**windowing.what, **columns}}
+    parts = _parts(windowing.over(changes=False)) | {"what": {**windowing.what, **columns}}
     current_query().descriptions.append({"name": "windowed", **parts})
     results = [
         columns.get(name, _FUNCTIONS[a.function](a.column or "*")).alias(name)
@@ -140,6 +140,7 @@ def _interval(duration: int) -> str:
 
 
 def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
+    windowing = windowing.over(changes=CHANGE in events.columns)
     rows, times = _timed(events, windowing)
     kernel = WindowedKernel.of(_at(windowing, times.event_time), kernel_schema(rows))
     needs_clock = windowing.needs_clock or times.idle_after is not None
