@@ -37,7 +37,8 @@ class KernelStep:
     """The result of a step.
 
     `wake_up` is the processing time at which the kernel needs a step even without rows. `late` holds the rejected
-    rows, as entries of the late ledger. `counters` are numbers for statistics, by name.
+    rows, as entries of the late ledger. `counters` are numbers for statistics, by name. `panes` is the output of a
+    windowed computation, whose columns are `windowing.OUTPUT_COLUMNS`; None for every other kernel.
     """
 
     state: State
@@ -45,6 +46,7 @@ class KernelStep:
     wake_up: int | None = None
     late: pl.DataFrame | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
+    panes: pl.DataFrame | None = None
 
 
 class Kernel(Protocol):

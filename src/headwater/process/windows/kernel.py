@@ -146,7 +146,7 @@ class WindowedKernel:
             "late": 0 if ledger is None else ledger.height,
             "evicted": evicted,
         }
-        return KernelStep(tables, output, self._wake_up(tables), ledger, counters)
+        return KernelStep(tables, output, self._wake_up(tables), ledger, counters, output)
 
     def _empty(self) -> pl.DataFrame:
         return self.intake.combine(pl.DataFrame(schema=self.schema), Now())
