@@ -76,3 +76,11 @@ class Kernel(Protocol):
         watermark, once without rows at the new one. So a row is never late because of a row of the same batch.
         """
         ...
+
+
+class OperatorKernel(Kernel, Protocol):
+    """The kernel of an operator for users, whose output may be the input of another one."""
+
+    def retracts(self, changes: bool) -> bool:
+        """Return whether it may retract rows; `changes` is True if rows of its input may be retracted."""
+        ...
