@@ -73,6 +73,9 @@ class ClockKernel:
     def output_schema(self) -> pl.Schema:
         return pl.Schema({**self.schema, OFFSET: pl.Int64()})
 
+    def retracts(self, changes: bool) -> bool:
+        return changes
+
     def initial(self) -> State:
         device = self.clocks.device
         schema = pl.Schema({device: self.schema[device], _PERIOD: pl.Int64(), OFFSET: pl.Int64()})

@@ -37,7 +37,8 @@ class KernelStep:
     """The result of a step.
 
     `wake_up` is the processing time at which the kernel needs a step even without rows. `late` holds the rejected
-    rows, as entries of the late ledger. `counters` are numbers for statistics, by name.
+    rows, as entries of the late ledger. `counters` are numbers for statistics, by name. `panes` is the output of a
+    windowed computation, whose columns are `windowing.OUTPUT_COLUMNS`; None for every other kernel.
     """
 
     state: State
@@ -45,6 +46,7 @@ class KernelStep:
     wake_up: int | None = None
     late: pl.DataFrame | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
+    panes: pl.DataFrame | None = None
 
 
 class Kernel(Protocol):
@@ -73,4 +75,12 @@ class Kernel(Protocol):
         A runner that derives a new watermark from the rows themselves calls twice: once with the rows at the old
         watermark, once without rows at the new one. So a row is never late because of a row of the same batch.
         """
+        ...
+
+
+class OperatorKernel(Kernel, Protocol):
+    """The kernel of an operator for users, whose output may be the input of another one."""
+
+    def retracts(self, changes: bool) -> bool:
+        """Return whether it may retract rows; `changes` is True if rows of its input may be retracted."""
         ...

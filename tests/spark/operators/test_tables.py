@@ -192,7 +192,8 @@ def test_groups_of_inserted_and_retracted_rows(spark: Any) -> None:
         ("ann", 7, 3, 6.0),
     ]
     assert rows_after(hw.deduplicate(sales, key="seller", order="at", keep="last")) == [("ann", 7, 3)]
-    both = hw.union(sales.drop("_change").limit(2), sales.limit(2)).transform(hw.deduplicate)
+    first = sales.where("at < 3 and _change > 0")
+    both = hw.union(first.drop("_change"), first).transform(hw.deduplicate)
     assert rows_after(both) == [("ann", 5, 1), ("ann", 9, 2)]
     best = hw.top(totals, 1, order="most desc", rank="place")
     assert rows_after(best) == [("ann", 2, 7, 1)]
@@ -294,7 +295,7 @@ def test_a_union_waits_for_the_slower_of_its_topics(shop: Shop) -> None:
 def test_a_union_without_its_watermark_column_is_refused(spark: Any) -> None:
     rows = events(spark, [("ann", 1, 5)], "user string, n int, at int")
     lost = hw.union(rows, rows).select("user", "at", "_change")
-    with pytest.raises(InvalidError, match="lost the column _watermark, _watermark_source"):
+    with pytest.raises(InvalidError, match=r"drops '_watermark', '_watermark_source' of hw\.union.* keep"):
         hw.deduplicate(lost, key="user")
     # Without a common event time column, the union has no event time.
     timeless = hw.union(rows, rows.withMetadata("at", {}))

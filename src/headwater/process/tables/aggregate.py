@@ -54,6 +54,9 @@ class AggregateKernel:
     def output_schema(self) -> pl.Schema:
         return self._results(self._group_rows(self._empty)).cast({CHANGE: CHANGE_TYPE}).schema
 
+    def retracts(self, changes: bool) -> bool:
+        return True
+
     def initial(self) -> State:
         groups = Table.empty(self._group_rows(self._empty).schema, self._keys)
         return {_GROUPS: groups, **self._values.empty(self._empty.schema)}

@@ -70,6 +70,9 @@ class AsOfKernel(TwoInputKernel):
         """The greatest difference between the watermark and the event times in the output."""
         return self.lateness
 
+    def retracts(self, changes: bool) -> bool:
+        return True  # A version that arrives after its events corrects them.
+
     def initial(self) -> State:
         keys = {name: self.schema[name] for name in self.sides.keys}
         events = pl.Schema({**keys, TIME: pl.Int64(), ROW: self.schema[LEFT], CHANGE: pl.Int64()})
@@ -194,6 +197,9 @@ class NowKernel(TwoInputKernel):
     @property
     def hold(self) -> int:
         return 0
+
+    def retracts(self, changes: bool) -> bool:
+        return False
 
     def initial(self) -> State:
         keys = {name: self.schema[name] for name in self.sides.keys}

@@ -94,6 +94,9 @@ class ChangelogKernel:
     def output_schema(self) -> pl.Schema:
         return pl.Schema({**{name: self.schema[name] for name in self.columns}, CHANGE: CHANGE_TYPE})
 
+    def retracts(self, changes: bool) -> bool:
+        return True
+
     def initial(self) -> State:
         row = pl.Struct({name: self.schema[name] for name in self.columns})
         columns = {name: self.schema[name] for name in (*self.key, *self.positions)} | {ROW: row}

@@ -221,6 +221,10 @@ class RankingKernel:
         columns |= {} if self.lateness is None else {_AT: pl.Int64()}
         return {_ROWS: Table.empty(pl.Schema(columns), (*keys, ROW), tuple(keys))}
 
+    def retracts(self, changes: bool) -> bool:
+        # In the order of arrival, no later row displaces one that was emitted.
+        return changes or bool(self.order.columns) or self.order.newest_first
+
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         """Drop rows that can never be among the first, because enough rows of the same batch precede them."""
         if CHANGE in self.schema or self.selection.first is None:

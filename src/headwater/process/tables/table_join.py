@@ -29,6 +29,10 @@ class JoinKernel(TwoInputKernel):
     ) -> "JoinKernel":
         return cls(Sides.of(on, how, left, right))
 
+    def retracts(self, changes: bool) -> bool:
+        # A row that arrives can only add pairs, but a row without a match may get one later.
+        return changes or self.sides.how not in (How.INNER, How.SEMI)
+
     def initial(self) -> State:
         keys = {name: self.schema[name] for name in self.sides.keys}
         tables = {}

@@ -129,6 +129,10 @@ class WindowedKernel:
             tables[CLOSED_WINDOWS] = Table.empty(self.lateness.closed(windows).schema, key)
         return tables
 
+    def retracts(self, changes: bool) -> bool:
+        # In the other modes a pane replaces the previous one, or adds to it.
+        return self.windowing.how is Mode.RETRACTING
+
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
         # The windows of rows by the clock are known only in `step`. If a trigger may finish at any time, or must
         # see each record, all rows are needed there anyway.
@@ -164,7 +168,7 @@ class WindowedKernel:
             "evicted": evicted,
             "ignored": ignored,
         }
-        return KernelStep(tables, output, self._wake_up(tables), ledger, counters)
+        return KernelStep(tables, output, self._wake_up(tables), ledger, counters, output)
 
     @property
     def _has_gaps(self) -> bool:

@@ -6,6 +6,8 @@ packing, output_frames      rows to the buckets; results back to rows
 bucket_state, run_cache     a bucket's tables in Spark's state store; a cache of them on each machine
 frames                      Polars frames as bytes and as Spark types
 watermark_sources           watermarks of several inputs
+change_lineage              follows `_change` from one operator to the next, and refuses steps that lose it
+column_names                columns by their exact names; names that operators cannot use
 step_reports, spool         statistics and late rows, passed to the driver through files
 query_context               the query that an operator is part of
 """

@@ -17,10 +17,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from headwater.process.kernel import BEGINNING, Kernel
+from headwater.change import CHANGE
+from headwater.process.kernel import BEGINNING, OperatorKernel
+from headwater.spark.kernels.change_lineage import Changes, changes_of, mark_of
+from headwater.spark.kernels.column_names import with_metadata
 from headwater.spark.kernels.query_context import current_query
 from headwater.spark.kernels.runner import Times, run_kernel
-from headwater.spark.kernels.watermark_sources import WATERMARK
+from headwater.spark.kernels.watermark_sources import WATERMARK, watermark_columns
 from headwater.spark.source.decoding import EVENT_TIME_KEY
 
 Description = dict[str, Any]
@@ -40,7 +43,7 @@ class OutputTiming:
     hold: int = 0
 
 
-def describe(name: str, kernel: Kernel, parts: Mapping[str, Any]) -> Description:
+def describe(name: str, kernel: OperatorKernel, parts: Mapping[str, Any]) -> Description:
     """Describe an operator by its name, its arguments and the schema of its state."""
     state = {name: str(dict(table.schema)) for name, table in kernel.initial().items()}
     return {"name": name, **parts, "state": state}
@@ -48,7 +51,7 @@ def describe(name: str, kernel: Kernel, parts: Mapping[str, Any]) -> Description
 
 def attach(
     rows: DataFrame,
-    kernel: Kernel,
+    kernel: OperatorKernel,
     description: Description,
     *,
     by: Sequence[str],
@@ -58,14 +61,23 @@ def attach(
 ) -> DataFrame:
     """Run a kernel over the rows of a DataFrame, with one state for each value of `by`.
 
-    `kind` names the operator in facts and in the late ledger.
+    `kind` names the operator in facts, in the late ledger and in messages.
     """
+    changes = changes_of(rows)
     current_query().descriptions.append(description)
     times_in = {"watermark": WATERMARK} if output.has_watermark else {}
     result = run_kernel(rows, kernel, by=by, times=times, times_in=times_in, kind=kind)
     if output.has_watermark and output.hold:
         held = F.greatest(F.col(WATERMARK), F.lit(BEGINNING + output.hold)) - output.hold
         result = result.withColumn(WATERMARK, held)
+    if CHANGE in result.columns:
+        retracts = kernel.retracts(changes is not None and changes.retracts)
+        result = with_metadata(result, CHANGE, mark_of(Changes(kind, retracts)))
     if output.event_time is None or output.event_time not in result.columns:
         return result
-    return result.withMetadata(output.event_time, {EVENT_TIME_KEY: True})
+    return with_metadata(result, output.event_time, event_time_marks(kind, has_watermark=output.has_watermark))
+
+
+def event_time_marks(kind: str, *, has_watermark: bool) -> dict[str, Any]:
+    """Return the metadata of the event time's column of an operator's output."""
+    return {EVENT_TIME_KEY: True, **watermark_columns(kind, *([WATERMARK] if has_watermark else []))}

@@ -107,5 +107,10 @@ def empty_like(schema: StructType) -> pl.DataFrame:
     return from_arrow(to_arrow_schema(schema, timezone="UTC").empty_table())
 
 
+def as_schema(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+    """Cast a batch to the schema of `empty_like`: Spark sends timestamps in the time zone of its session."""
+    return frame if frame.schema == schema else frame.cast(schema)
+
+
 def spark_schema(frame: pl.DataFrame) -> StructType:
-    return from_arrow_schema(to_arrow(frame.clear()).schema)
+    return from_arrow_schema(to_arrow(frame.clear()).schema, prefer_timestamp_ntz=True)

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 
 from headwater.process.kernel import Kernel, Now
 from headwater.process.table import key_hash
-from headwater.spark.kernels.frames import from_arrow, in_pieces, slices, to_arrow, to_bytes
+from headwater.spark.kernels.frames import as_schema, from_arrow, in_pieces, slices, to_arrow, to_bytes
 from headwater.spark.kernels.run_cache import RunCache
 from headwater.spark.session.workers import freeze_imports
 
@@ -62,6 +62,7 @@ class Packing:
     """
 
     kernel: Kernel
+    schema: pl.Schema
     by: tuple[str, ...]
     buckets: int | None
     rows_max: int
@@ -88,7 +89,7 @@ def pack(packing: Packing) -> Callable[[Batches], Batches]:
         source = task.partitionId()
         watermark = packing.shared.watermark_before(_batch_of(task))
         highs: list[tuple[int, dict[str, int | None]]] = []
-        for seq, rows in enumerate(_gather(batches, packing.rows_max)):
+        for seq, rows in enumerate(_gather(batches, packing)):
             highs += _times(rows, packing, source)
             yield _cut(_events(rows, packing), packing, labels, source, seq, watermark)
         for reporting in {number for number, _ in highs} or {source}:
@@ -174,10 +175,11 @@ def _batch_of(task: TaskContext) -> int:
     return int(task.getLocalProperty("streaming.sql.batchId") or 0)
 
 
-def _gather(batches: Batches, rows_max: int) -> Iterator[pl.DataFrame]:
+def _gather(batches: Batches, packing: Packing) -> Iterator[pl.DataFrame]:
     """Concatenate Spark's batches up to `rows_max` rows: combining and packing are faster on long frames."""
-    pieces = (piece for batch in batches for piece in slices(from_arrow(batch), rows_max))
-    return in_pieces(pieces, rows_max)
+    frames = (as_schema(from_arrow(batch), packing.schema) for batch in batches)
+    pieces = (piece for frame in frames for piece in slices(frame, packing.rows_max))
+    return in_pieces(pieces, packing.rows_max)
 
 
 def _times(rows: pl.DataFrame, packing: Packing, task: int) -> list[tuple[int, dict[str, int | None]]]:
@@ -200,9 +202,12 @@ def _int(value: Any) -> int | None:
 
 
 def _events(rows: pl.DataFrame, packing: Packing) -> pl.DataFrame:
-    """Return the rows for the kernel: without the hints, and without rows of nulls, which only carry times."""
+    """Return the rows for the kernel: without the hints, and without rows of nulls, which only carry times.
+
+    Only a kernel that reports always emits such rows, and then there is a clock; otherwise they are the user's.
+    """
     events = rows.drop(packing.hints)
-    if not packing.hints:
+    if packing.clock is None:
         return events
     return events.filter(~pl.all_horizontal(pl.all().is_null()))
 

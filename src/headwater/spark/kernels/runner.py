@@ -58,7 +58,7 @@ class Times:
     source; see `watermark_sources` for several `inputs`.
 
     The processing time is that of the batch if `processing_time` is set; with a column `clock` it is taken from
-    that column. A row that has nulls in all other columns only carries these times.
+    that column; then a row that has nulls in all other columns only carries these times.
     """
 
     event_time: str | None = None
@@ -113,8 +113,10 @@ def run_kernel(
             f"{', '.join(rows.columns)}"
         )
     shared = RunCache(uuid.uuid4().hex)
+    arriving = empty_like(rows.schema)
     packing = Packing(
         kernel=kernel,
+        schema=arriving.schema,
         by=tuple(by),
         buckets=limits.buckets,
         rows_max=limits.payload_rows,
@@ -124,7 +126,7 @@ def run_kernel(
         clock=times.clock,
         source=times.source,
     )
-    raw = empty_like(rows.schema).drop(packing.hints)
+    raw = arriving.drop(packing.hints)
     combined = kernel.combine(raw, Now())
     initial = kernel.initial()
     output = kernel.step(initial, combined, Now()).output

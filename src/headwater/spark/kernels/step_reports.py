@@ -6,6 +6,7 @@ from typing import Any
 import polars as pl
 from pyspark import TaskContext
 
+from headwater.change import CHANGE
 from headwater.process.kernel import KernelStep, State
 from headwater.spark.kernels.spool import Spool, StepName
 
@@ -42,8 +43,8 @@ class StepReporter:
             report.late.append(step.late)
         for name, number in step.counters.items():
             report.counters[name] = report.counters.get(name, 0) + number
-        if step.output.height and "pane" in step.output.columns:
-            shown = step.output.tail(PANES_REPORTED).select(*self.by, *_PANE, "_change")
+        if step.panes is not None and step.panes.height:
+            shown = step.panes.tail(PANES_REPORTED).select(*self.by, *_PANE, CHANGE)
             report.panes = [*report.panes, *shown.to_dicts()][-PANES_REPORTED:]
 
     def report(self, bucket: int, state: State, notes: dict[str, Any]) -> None:

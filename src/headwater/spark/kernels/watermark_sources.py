@@ -16,7 +16,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.change import CHANGE
-from headwater.errors import InvalidError
 from headwater.process.watermarks import Estimate, ObservedBatch
 
 WATERMARK = "_watermark"
@@ -34,6 +33,9 @@ METADATA_COLUMNS = (CHANGE, WATERMARK, SOURCE)
 INPUTS_KEY = "headwater.inputs"
 """Metadata of the event time's column: the number of inputs that the rows come from."""
 
+_COLUMNS_KEY, _OPERATOR_KEY = "headwater.watermarkColumns", "headwater.operator"
+"""Metadata of the event time's column: the columns that carry the watermark, and the operator that added them."""
+
 _SINCE = "since"
 
 
@@ -47,15 +49,22 @@ def source_number(number: int, *, one: bool) -> Column:
 
 
 def inputs_of(rows: DataFrame, event_time: str | None) -> int:
-    """Return how many inputs these rows come from; raise InvalidError if their source column is missing."""
-    inputs = 1 if event_time is None else int(rows.schema[event_time].metadata.get(INPUTS_KEY, 1))
-    lost = [name for name in (WATERMARK, SOURCE) if name not in rows.columns]
-    if inputs > 1 and lost:
-        raise InvalidError(
-            f"these rows of hw.union have lost the column {', '.join(lost)}, which carries the watermarks of its "
-            f"inputs: keep it in `select`, along with {event_time!r}"
-        )
-    return inputs
+    """Return how many inputs these rows come from."""
+    return 1 if event_time is None else int(rows.schema[event_time].metadata.get(INPUTS_KEY, 1))
+
+
+def watermark_columns(operator: str, *names: str) -> dict[str, Any]:
+    """Return metadata for the event time's column: the columns that carry the watermark of an operator's rows."""
+    return {_COLUMNS_KEY: list(names), _OPERATOR_KEY: operator} if names else {}
+
+
+def lost_columns(rows: DataFrame) -> tuple[list[str], str]:
+    """Return the columns with the watermark of these rows that a step has dropped, and the operator's name."""
+    for field in rows.schema.fields:
+        lost = [name for name in field.metadata.get(_COLUMNS_KEY, ()) if name not in rows.columns]
+        if lost:
+            return lost, f"hw.{field.metadata[_OPERATOR_KEY]}"
+    return [], ""
 
 
 def by_input(estimates: Mapping[int, Estimate], otherwise: Estimate) -> Estimate:

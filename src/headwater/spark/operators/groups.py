@@ -8,16 +8,24 @@ from functools import reduce
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType, IntegralType
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
-from headwater.process.kernel import Kernel
+from headwater.process.kernel import OperatorKernel
 from headwater.process.tables.aggregate import AggregateKernel
 from headwater.process.tables.ranking import RankingKernel, RankLateness, RankOrder
 from headwater.spark.kernels.attach import OutputTiming, attach, describe
-from headwater.spark.kernels.watermark_sources import INPUTS_KEY, METADATA_COLUMNS, SOURCE, WATERMARK
+from headwater.spark.kernels.change_lineage import Changes, change_of, changes_of, mark_of
+from headwater.spark.kernels.column_names import with_metadata
+from headwater.spark.kernels.watermark_sources import (
+    INPUTS_KEY,
+    METADATA_COLUMNS,
+    SOURCE,
+    WATERMARK,
+    watermark_columns,
+)
 from headwater.spark.operators.timing import (
     Timing,
     common_idle,
@@ -135,17 +143,48 @@ def union(first: DataFrame, *others: DataFrame) -> DataFrame:
             raise InvalidError(
                 f"union: not all inputs have a column {', '.join(sorted(different))}; select the same columns"
             )
+    _check_types(sides)
     both = reduce(lambda one, other: one.unionByName(other), parts)
+    retracts = any(changes is not None and changes.retracts for changes in map(changes_of, sides))
+    both = with_metadata(both, CHANGE, mark_of(Changes("union", retracts)))
     if time is None:
         return both
-    marks: dict[str, bool | int] = {EVENT_TIME_KEY: True, INPUTS_KEY: inputs}
+    marks: dict[str, Any] = {
+        EVENT_TIME_KEY: True,
+        INPUTS_KEY: inputs,
+        **watermark_columns("union", WATERMARK, SOURCE),
+    }
     if (idle_after := common_idle(timings)) is not None:
         marks[IDLE_KEY] = idle_after
-    return both.withMetadata(time, marks)
+    return with_metadata(both, time, marks)
+
+
+def _check_types(sides: Sequence[DataFrame]) -> None:
+    """Raise if a column has types that Spark would convert; integers of different sizes become the larger one."""
+    for field in sides[0].schema.fields:
+        if field.name in METADATA_COLUMNS:
+            continue
+        for rows in sides[1:]:
+            kinds = field.dataType, rows.schema[field.name].dataType
+            if kinds[0].simpleString() != kinds[1].simpleString() and not all(map(_is_integer, kinds)):
+                raise InvalidError(
+                    f"union: the column {field.name!r} is {kinds[0].simpleString()} in one input and "
+                    f"{kinds[1].simpleString()} in another; cast one of them to the other's type"
+                )
+
+
+def _is_integer(kind: DataType) -> bool:
+    return isinstance(kind, IntegralType)
 
 
 def _attach(
-    rows: DataFrame, kernel: Kernel, kind: str, by: Sequence[str], parts: Mapping[str, Any], *, hold: int = 0
+    rows: DataFrame,
+    kernel: OperatorKernel,
+    kind: str,
+    by: Sequence[str],
+    parts: Mapping[str, Any],
+    *,
+    hold: int = 0,
 ) -> DataFrame:
     """Attach a kernel whose output keeps the event time of its rows, if they have one."""
     timing = timing_of(rows)
@@ -162,9 +201,8 @@ def _attach(
 
 def _as_changes(rows: DataFrame, timing: Timing, first: int | None) -> DataFrame:
     """Add `_change`, and `_watermark` with the source's number unless `first` is None."""
-    change = F.col(CHANGE).cast("tinyint") if CHANGE in rows.columns else F.lit(1).cast("tinyint")
-    unmarked = rows if timing.event_time is None else rows.withMetadata(timing.event_time, {})
-    changes = unmarked.withColumn(CHANGE, change)
+    changes = rows.withColumn(CHANGE, change_of(rows))
+    changes = changes if timing.event_time is None else with_metadata(changes, timing.event_time, {})
     if first is None or timing.mark is None:
         return changes.drop(WATERMARK, SOURCE)
     return changes.withColumns({WATERMARK: timing.mark.cast("long"), SOURCE: timing.source(first)})

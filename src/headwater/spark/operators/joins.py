@@ -10,7 +10,6 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
 from headwater.process.tables.as_of_join import GONE, AsOfKernel, NowKernel
@@ -19,6 +18,8 @@ from headwater.process.tables.sides import LEFT, RIGHT, SIDE, SIDES, TIME, How, 
 from headwater.process.tables.table_join import JoinKernel
 from headwater.process.windows.windows import Time
 from headwater.spark.kernels.attach import OutputTiming, attach, describe
+from headwater.spark.kernels.change_lineage import change_of
+from headwater.spark.kernels.column_names import column
 from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS, SOURCE
 from headwater.spark.operators.side_input import SideInput
 from headwater.spark.operators.timing import MARK, Timing, kernel_schema, mark_times, select_used, timing_of
@@ -85,7 +86,10 @@ def join(
         history = AsOfKernel.of(on, kind, *schemas, lateness=late)
         gone = F.lit(False) if deleted is None else F.expr(deleted)
         # A table often has no changes for long, and must not hold the stream back.
-        timings = timings[0], Timing(event_time=timings[1].event_time, ignored=True)
+        timings = (
+            timings[0],
+            Timing(event_time=timings[1].event_time, event_type=timings[1].event_type, ignored=True),
+        )
         return _run(
             left, right, history, history.sides, timings=timings, parts=parts, hold=history.hold, gone=gone
         )
@@ -150,17 +154,13 @@ def _side(
     kind = other.select(F.struct(*_columns(other)).alias("row")).schema["row"].dataType
     structs = [F.struct(*_columns(rows)), F.lit(None).cast(kind)]
     left, right = structs if number == 0 else reversed(structs)
-    change = F.col(CHANGE).cast("tinyint") if CHANGE in rows.columns else F.lit(1).cast("tinyint")
-    time = F.lit(None).cast("long")
-    if timing.event_time is not None:
-        time = F.unix_micros(F.col(f"`{timing.event_time}`").cast("timestamp"))
     return rows.select(
         F.lit(number).cast("tinyint").alias(SIDE),
         *_keys(sides, number),
         left.alias(LEFT),
         right.alias(RIGHT),
-        time.alias(TIME),
-        change.alias(CHANGE),
+        timing.event_micros.alias(TIME),
+        change_of(rows),
         *([] if gone is None else [gone.cast("boolean").alias(GONE)]),
         (F.lit(None) if timing.mark is None else timing.mark).cast("long").alias(MARK),
         timing.source(first).alias(SOURCE),
@@ -168,13 +168,13 @@ def _side(
 
 
 def _columns(rows: DataFrame) -> list[Column]:
-    return [F.col(f"`{name}`") for name in rows.columns if name not in METADATA_COLUMNS]
+    return [column(name) for name in rows.columns if name not in METADATA_COLUMNS]
 
 
 def _keys(sides: Sides, number: int) -> list[Column]:
     keys = []
     for name, pair in zip(sides.keys, sides.pairs, strict=True):
-        value = F.col(f"`{pair[number]}`")
+        value = column(pair[number])
         left, right = sides.left[pair[0]], sides.right[pair[1]]
         if left != right:
             assert key_type(pair[0], left, pair[1], right).is_integer()

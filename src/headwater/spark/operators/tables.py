@@ -11,6 +11,7 @@ from headwater.errors import InvalidError
 from headwater.process.durations import micros
 from headwater.process.tables.changelog import AT, DELETED, POSITION, ChangelogKernel
 from headwater.spark.kernels.attach import OutputTiming, attach, describe
+from headwater.spark.kernels.column_names import check_names, column, quoted
 from headwater.spark.kernels.watermark_sources import SOURCE
 from headwater.spark.operators.timing import MARK, Timing, kernel_schema, mark_times, timing_of, with_marks
 
@@ -43,11 +44,22 @@ def table(
     positions = [position] if isinstance(position, str) else list(position)
     timing = timing_of(changes)
     prepared = with_marks(changes, timing)
-    prepared = prepared.withColumns({f"{POSITION}{n}": F.col(name) for n, name in enumerate(positions)})
+    # A position may also be a field of a struct, such as `source.lsn`.
+    prepared = prepared.withColumns(
+        {
+            f"{POSITION}{n}": column(name) if name in changes.columns else F.col(name)
+            for n, name in enumerate(positions)
+        }
+    )
     if lateness is not None:
         _check_lateness(timing, positions, changes)
-        prepared = prepared.withColumn(AT, F.unix_micros(F.col(f"`{timing.event_time}`").cast("timestamp")))
+        prepared = prepared.withColumn(AT, timing.event_micros)
     if _is_envelope(changes):
+        if CHANGE in changes.columns:
+            raise InvalidError(
+                f"table: Debezium's envelopes with a column {CHANGE!r} would be changes of changes; use the topic "
+                "of envelopes itself, or select the fields of `after` first"
+            )
         if deleted is not None:
             raise InvalidError("table: Debezium's envelopes mark deleted rows themselves; leave out `deleted`")
         prepared = _unpack_envelopes(prepared, keys)
@@ -94,6 +106,7 @@ def _unpack_envelopes(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Unpack envelopes to rows with a flag for deletion. A row whose key changes is deleted and inserted."""
     fields = changes.schema["after"].dataType
     assert isinstance(fields, StructType)
+    check_names(fields.names)
     missing = [name for name in keys if name not in fields.names]
     if missing:
         raise InvalidError(
@@ -104,7 +117,7 @@ def _unpack_envelopes(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     there = F.struct(F.lit(False).alias(DELETED), F.col("after").alias("row"))
     moved = F.lit(False)
     for name in keys:
-        moved = moved | ~F.col(f"before.`{name}`").eqNullSafe(F.col(f"after.`{name}`"))
+        moved = moved | ~F.col(f"before.{quoted(name)}").eqNullSafe(F.col(f"after.{quoted(name)}"))
     is_moved = (op == "u") & F.col("before").isNotNull() & moved
     truncated = F.raise_error(
         F.lit(

@@ -13,8 +13,20 @@ from itertools import accumulate
 import polars as pl
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType, DateType, TimestampNTZType, TimestampType
 
+from headwater.change import CHANGE
+from headwater.errors import InvalidError
 from headwater.process.watermarks import Estimate
+from headwater.spark.kernels.change_lineage import (
+    LostChangesError,
+    changes_of,
+    check_change_type,
+    dropping_step,
+    lost_columns_message,
+    with_change,
+)
+from headwater.spark.kernels.column_names import check_names, column, quoted
 from headwater.spark.kernels.frames import empty_like
 from headwater.spark.kernels.runner import Times
 from headwater.spark.kernels.watermark_sources import (
@@ -23,12 +35,15 @@ from headwater.spark.kernels.watermark_sources import (
     SOURCES_MAX,
     WATERMARK,
     inputs_of,
+    lost_columns,
     source_number,
 )
 from headwater.spark.source.decoding import BY_PARTITION_KEY, DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, estimate_of
 
 MARK = "_mark"
 """Column of the watermark of each row, for the operator that the rows go into."""
+
+_DAY = 24 * 60 * 60 * 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +57,7 @@ class Timing:
     """
 
     event_time: str | None = None
+    event_type: DataType | None = None
     delay: int = 0
     idle_after: int | None = None
     by_partition: bool = False
@@ -59,11 +75,18 @@ class Timing:
             return None
         if self.has_watermark:
             return F.col(WATERMARK)
-        return F.unix_micros(F.col(f"`{self.event_time}`").cast("timestamp")) - self.delay
+        return self.event_micros - self.delay
+
+    @property
+    def event_micros(self) -> Column:
+        """The event time of each row in microseconds; null if the rows have none."""
+        if self.event_time is None or self.event_type is None:
+            return F.lit(None).cast("long")
+        return micros_of(self.event_time, self.event_type)
 
     def source(self, first: int = 0) -> Column:
         """Return the number of each row's source; `first` is the number of this DataFrame's first input."""
-        if self.has_watermark and self.has_source:
+        if self.has_source:
             return F.col(SOURCE) + first * SOURCES_MAX
         return source_number(first, one=self.has_watermark or not self.by_partition)
 
@@ -81,13 +104,43 @@ class Timing:
         )
 
 
+def micros_of(name: str, kind: DataType) -> Column:
+    """Return a column of times as microseconds since 1970, whatever the time zone of the session is."""
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(column(name))
+    if isinstance(kind, TimestampNTZType):  # Its times are in UTC.
+        since = F.expr(f"{quoted(name)} - timestamp_ntz'1970-01-01 00:00:00'")
+        return (since.cast("decimal(38, 6)") * 1_000_000).cast("long")
+    if isinstance(kind, DateType):
+        return F.unix_date(column(name)).cast("long") * _DAY
+    raise InvalidError(f"the time {name!r} is {kind.simpleString()}, expected timestamp; cast it")
+
+
+def check_input(rows: DataFrame) -> None:
+    """Raise InvalidError if an operator cannot use these rows, or if a step has lost columns that it needs."""
+    check_change_type(rows)
+    lost, origin = lost_columns(rows)
+    try:
+        changes_of(rows)
+    except LostChangesError as error:
+        if not (error.is_dropped and lost):
+            raise
+        message = lost_columns_message([CHANGE, *lost], str(error.changes), error.step)
+        raise InvalidError(message) from None
+    if lost:
+        raise InvalidError(lost_columns_message(lost, origin, dropping_step(rows, lost[0])))
+    check_names(rows.columns)
+
+
 def timing_of(rows: DataFrame) -> Timing:
-    """Read the event time and the watermark of a DataFrame from its columns."""
+    """Check the rows of an operator's input, and read their event time and watermark from the columns."""
+    check_input(rows)
     field = next((field for field in rows.schema.fields if field.metadata.get(EVENT_TIME_KEY)), None)
     name, metadata = (None, {}) if field is None else (field.name, field.metadata)
     has_watermark = WATERMARK in rows.columns
     return Timing(
         event_time=name,
+        event_type=None if field is None else field.dataType,
         delay=int(metadata.get(DELAY_KEY, 0)),
         idle_after=metadata.get(IDLE_KEY),
         by_partition=bool(metadata.get(BY_PARTITION_KEY)),
@@ -126,8 +179,11 @@ def common_idle(timings: Iterable[Timing]) -> int | None:
 
 
 def with_marks(rows: DataFrame, timing: Timing) -> DataFrame:
-    """Add the columns `MARK` and `SOURCE` to rows that have a watermark, in place of `_watermark`."""
-    mark = timing.mark
+    """Add the columns `MARK` and `SOURCE` to rows that have a watermark, in place of `_watermark`.
+
+    In changes, a row without a value in `_change` is inserted.
+    """
+    rows, mark = with_change(rows), timing.mark
     if mark is None:
         return rows.drop(WATERMARK, SOURCE)
     return rows.withColumns({MARK: mark, SOURCE: timing.source()}).drop(WATERMARK)
@@ -142,7 +198,7 @@ def select_used(rows: DataFrame, names: Iterable[str | None]) -> DataFrame:
     if not used <= set(rows.columns):
         return rows
     kept = {*used, timing_of(rows).event_time, *METADATA_COLUMNS}
-    return rows.select(*(f"`{name}`" for name in rows.columns if name in kept))
+    return rows.select(*(column(name) for name in rows.columns if name in kept))
 
 
 def kernel_schema(rows: DataFrame) -> pl.Schema:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import TimestampType
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
@@ -19,17 +20,19 @@ from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
 from headwater.process.windows.triggers import Default, Trigger
 from headwater.process.windows.windowing import EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
 from headwater.process.windows.windows import Global, Hopping, Tumbling, Window, offset_micros
-from headwater.spark.kernels.attach import OutputTiming, attach, describe
+from headwater.spark.kernels.attach import OutputTiming, attach, describe, event_time_marks
+from headwater.spark.kernels.change_lineage import with_change
+from headwater.spark.kernels.column_names import column, with_metadata
 from headwater.spark.kernels.query_context import current_query
 from headwater.spark.kernels.runner import Times
 from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
-from headwater.spark.operators.timing import kernel_schema, timing_of
-from headwater.spark.source.decoding import EVENT_TIME_KEY, event_time_of
+from headwater.spark.operators.timing import kernel_schema, micros_of, timing_of
+from headwater.spark.source.decoding import event_time_of
 
 WINDOW = "window"
 _SPAN = {"window_start", "window_end"}
 
-_FUNCTIONS: dict[Function, Callable[[str], Column]] = {
+_FUNCTIONS: dict[Function, Callable[[Column], Column]] = {
     Function.COUNT: F.count,
     Function.SUM: F.sum,
     Function.MEAN: F.mean,
@@ -109,26 +112,33 @@ def _refuse_columns(columns: Mapping[str, Column], windowing: Windowing, needs_k
 
 
 def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> DataFrame:
+    timing_of(events)
     if CHANGE in events.columns:
         _refuse_columns(columns, windowing, needs_kernel=True)
         return _changes(events, windowing)  # Spark's aggregates cannot retract.
     parts = _parts(windowing.over(changes=False)) | {"what": {**windowing.what, **columns}}
     current_query().descriptions.append({"name": "windowed", **parts})
     results = [
-        columns.get(name, _FUNCTIONS[a.function](a.column or "*")).alias(name)
+        (columns[name] if name in columns else _spark_aggregate(a)).alias(name)
         for name, a in windowing.what.items()
     ]
-    where, by = windowing.where, windowing.by
+    where, by, names = windowing.where, [*map(column, windowing.by)], [*map(column, windowing.what)]
     if isinstance(where, Global):
         ends = (F.timestamp_micros(F.lit(end)) for end in (BEGINNING_OF_TIME, END_OF_TIME))
         span = F.struct(*(end.alias(name) for end, name in zip(ends, ("start", "end"), strict=True)))
-        return events.groupBy(*by).agg(*results).select(*by, span.alias(WINDOW), *windowing.what)
+        return events.groupBy(*by).agg(*results).select(*by, span.alias(WINDOW), *names)
     assert isinstance(where, Tumbling | Hopping)
     period = where.period if isinstance(where, Hopping) else where.size
     shift = _interval(offset_micros(where.offset))
-    time = events[event_time_of(events)]
+    name = event_time_of(events)
+    kind = events.schema[name].dataType
+    time = column(name) if isinstance(kind, TimestampType) else F.timestamp_micros(micros_of(name, kind))
     window = F.window(time, _interval(micros(where.size)), _interval(micros(period)), shift).alias(WINDOW)
-    return events.groupBy(*by, window).agg(*results).select(*by, WINDOW, *windowing.what)
+    return events.groupBy(*by, window).agg(*results).select(*by, WINDOW, *names)
+
+
+def _spark_aggregate(aggregate: Any) -> Column:
+    return _FUNCTIONS[aggregate.function](F.lit(1) if aggregate.column is None else column(aggregate.column))
 
 
 def _interval(duration: int) -> str:
@@ -158,9 +168,15 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     )
     moment = F.timestamp_micros(EVENT_TIME_COLUMN).alias(EVENT_TIME_COLUMN)
     chosen = changes.select(
-        *windowing.by, span.alias(WINDOW), *windowing.what, moment, *PANE_COLUMNS, CHANGE, WATERMARK
+        *map(column, windowing.by),
+        span.alias(WINDOW),
+        *map(column, windowing.what),
+        moment,
+        *PANE_COLUMNS,
+        CHANGE,
+        WATERMARK,
     )
-    return chosen.withMetadata(EVENT_TIME_COLUMN, {EVENT_TIME_KEY: True})
+    return with_metadata(chosen, EVENT_TIME_COLUMN, event_time_marks("windowed", has_watermark=True))
 
 
 def _parts(windowing: Windowing) -> dict[str, Any]:
@@ -177,14 +193,14 @@ def _parts(windowing: Windowing) -> dict[str, Any]:
 
 def _timed(events: DataFrame, windowing: Windowing) -> tuple[DataFrame, Times]:
     """Return the rows with their event time in microseconds, which kernels use, and their times."""
+    timing = timing_of(events)
     taken = _SPAN & set(events.columns)
     if taken:
         raise InvalidError(f"windowed: the rows have a column {', '.join(sorted(taken))}; rename it")
     if windowing.where.by_clock:
-        return events.drop(WATERMARK, SOURCE), Times()
-    name = event_time_of(events)
-    rows = events.withColumn(name, F.unix_micros(F.col(name).cast("timestamp")))
-    return rows, timing_of(events).row_times()
+        return with_change(events).drop(WATERMARK, SOURCE), Times()
+    rows = with_change(events).withColumn(event_time_of(events), timing.event_micros)
+    return rows, timing.row_times()
 
 
 def _at(windowing: Windowing, event_time: str | None) -> Windowing:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from headwater.app import Query, SinkQuery, View
 from headwater.change import CHANGE
@@ -63,7 +64,7 @@ class ViewSink:
         self._continues = continues
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        table = rows.toArrow()  # The operators run now, and write their reports to the spool.
+        table = collected(rows)  # The operators run now, and write their reports to the spool.
         run = run_of_query(rows)
         self._store.commit_rows(
             self._view.name,
@@ -78,7 +79,7 @@ class ViewSink:
         _report_operators(self._view, self._spool, self._report, run, batch)
 
     def rehearse(self, rows: DataFrame) -> None:
-        table = rows.toArrow()
+        table = collected(rows)
         self._store.rehearse_rows(self._view.name, table, signs_of(table))
 
 
@@ -105,7 +106,7 @@ class ExternalSink:
             self._writer = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        table, run = rows.toArrow(), run_of_query(rows)
+        table, run = collected(rows), run_of_query(rows)
         late_rows = self._spool.late(run, batch)
         self._tried = run, batch
         if table.num_rows:
@@ -115,7 +116,7 @@ class ExternalSink:
         _report_operators(self._delivery, self._spool, self._report, run, batch)
 
     def rehearse(self, rows: DataFrame) -> None:
-        table = rows.toArrow()
+        table = collected(rows)
         with self._using() as writer:
             if isinstance(writer, Rehearsing):
                 writer.rehearse(self._batch(table))
@@ -163,18 +164,25 @@ def _report_operators(query: Query, spool: Spool, report: ReportFacts, run: str,
     spool.clear(run, through=batch)
 
 
+def collected(rows: DataFrame) -> pa.Table:
+    """Compute the rows; their times are in UTC, whatever the time zone of the session is."""
+    return rows.toArrow().cast(to_arrow_schema(rows.schema, timezone="UTC"))
+
+
 def without_metadata(table: pa.Table) -> pa.Table:
     """Return the rows without the metadata columns."""
     return table.select([name for name in table.column_names if name not in METADATA_COLUMNS])
 
 
 def _sign_array(table: pa.Table) -> pa.Array | None:
-    return table.column(CHANGE).combine_chunks() if CHANGE in table.column_names else None
+    """Return the column `_change`, in which a row without a value is inserted."""
+    return pc.fill_null(table.column(CHANGE).combine_chunks(), 1) if CHANGE in table.column_names else None
 
 
 def signs_of(rows: pa.Table) -> list[int] | None:
     """Return 1 for each inserted row and -1 for each retracted one; None if the rows are not changes."""
-    return rows.column(CHANGE).to_pylist() if CHANGE in rows.column_names else None
+    signs = _sign_array(rows)
+    return None if signs is None else signs.to_pylist()
 
 
 def run_of_query(rows: DataFrame) -> str:

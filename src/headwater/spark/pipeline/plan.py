@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater.app import Query, Topic
 from headwater.errors import HeadwaterError, InvalidError
+from headwater.spark.kernels.change_lineage import changes_of, check_change_type
 from headwater.spark.kernels.query_context import query_context
 from headwater.spark.kernels.spool import Spool
 from headwater.spark.pipeline.definition import Definition, define
@@ -151,6 +152,11 @@ def call_function(query: Query, read: Callable[[Topic], DataFrame]) -> DataFrame
             f"{attempt}: key column {', '.join(map(repr, missing))} is not in its result, "
             f"which has: {', '.join(rows.columns)}"
         )
+    try:
+        check_change_type(rows)
+        changes_of(rows)
+    except InvalidError as error:
+        raise InvalidError(f"{attempt}: {error}") from error
     return rows
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from headwater.app import View
 from headwater.errors import InvalidError
 from headwater.spark.operators.windowed import WINDOW
-from headwater.spark.pipeline.batch_sinks import signs_of
+from headwater.spark.pipeline.batch_sinks import collected, signs_of
 from headwater.spark.pipeline.plan import call_function, read_all
 from headwater.spark.source.exclusions import Exclusions
 from headwater.store.late import LateRow
@@ -40,7 +40,7 @@ def reprocess_late(
             f"headwater rebuild {view.name}",
         )
     numbers = [row.number for row in waiting]
-    table = rows.toArrow()
+    table = collected(rows)
     store.commit_late(view.name, table, numbers, signs=signs_of(table), affected=_missed(waiting))
     return len(waiting)
 

@@ -127,7 +127,8 @@ def explain_misfit(value: bytes | None, topic: Topic) -> str:
 
 def _decode(records: DataFrame, schema: StructType) -> DataFrame:
     tolerant = StructType([*schema.fields, StructField(_MISFIT, StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MISFIT}
+    # Times without a zone are in UTC, whatever the time zone of the session is.
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MISFIT, "timeZone": "UTC"}
     return records.withColumn(_ROW, F.from_json(F.col("value").cast("string"), tolerant, options))
 
 
