@@ -26,6 +26,7 @@ from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
 from headwater.process.windows.triggers import Default
 from headwater.process.windows.windowing import Windowing
+from headwater.spark.operators.windowed import FOREVER
 
 TUMBLING = hw.Tumbling("10 seconds")
 LATENESS = "1 day"
@@ -57,7 +58,7 @@ class Windowed(Operator):
 
     @property
     def retracts(self) -> bool:  # type: ignore[override]
-        return self.how is hw.RETRACTING or (self.how is None and self.where.merges)
+        return self.how is hw.RETRACTING or (self.how is None and (self.is_native or self.where.merges))
 
     @property
     def passes_changes(self) -> bool:  # type: ignore[override]
@@ -85,19 +86,16 @@ class Windowed(Operator):
         return derived_on_spark(found, kept, self.measures)
 
     def as_kernel(self, schema: pl.Schema) -> KernelForm:
-        how = self.how
-        if how is None:
-            how = hw.RETRACTING if CHANGE in schema or self.where.merges else hw.ACCUMULATING
         windowing = Windowing(
             what=self._what(),
             where=self.where,
-            when=self.when or Default(),
-            how=how,
+            when=self.when or (hw.EveryBatch() if self.is_native else Default()),
+            how=hw.RETRACTING if self.is_native else self.how,
             by=("k",),
-            lateness=self.lateness,
+            lateness=FOREVER if self.is_native else self.lateness,
             time="ts",
         )
-        kernel = WindowedKernel.of(windowing, schema)
+        kernel = WindowedKernel.of(windowing.over(changes=CHANGE in schema), schema)
         kept = {"id": pl.col("window_start")}
         if self.has_own_time:
             kept["ts"] = pl.col("event_time")

@@ -18,6 +18,8 @@ class QueryContext:
     """The query that operators are called for. It counts them, so that a repeated call gives the same names."""
 
     spool: Spool | None
+    runs_kernels: bool = False
+    """True if an operator of the query runs a kernel: a stream of such a query cannot have aggregates of Spark's."""
     operators: int = 0
     descriptions: list[dict[str, Any]] = field(default_factory=list)
     """Descriptions of the operators, in the order in which they were called; see `attach`."""
@@ -31,9 +33,9 @@ _current: ContextVar[QueryContext | None] = ContextVar("query_context", default=
 
 
 @contextmanager
-def query_context(spool: Spool | None) -> Iterator[QueryContext]:
+def query_context(spool: Spool | None, *, runs_kernels: bool = False) -> Iterator[QueryContext]:
     """Make operators that are called in this block write their reports to the spool."""
-    context = QueryContext(spool)
+    context = QueryContext(spool, runs_kernels)
     token = _current.set(context)
     try:
         yield context

@@ -1,6 +1,11 @@
 """`hw.windowed`: aggregates of windows, computed by Spark's own operator or by a kernel.
 
-Spark's own operator is used where it computes the same; otherwise `WindowedKernel` is run.
+Without `when`, `how` and `lateness`, for windows and aggregates that Spark has, results are *plain*: the current
+row of each window, for ever. Spark's own operator computes them, or, where it cannot, a kernel that computes the
+same: over changes, which Spark's aggregates cannot retract, and in a stream that has other operators, to which
+Spark cannot pass on the rows of its aggregates.
+
+Everything else is panes, which `WindowedKernel` emits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +22,7 @@ from headwater.process.aggregates.aggregates import Aggregate, Function, count
 from headwater.process.durations import micros
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
-from headwater.process.windows.triggers import Default, Trigger
+from headwater.process.windows.triggers import Default, EveryBatch, Trigger
 from headwater.process.windows.windowing import EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
 from headwater.process.windows.windows import Global, Hopping, Tumbling, Window, offset_micros
 from headwater.spark.kernels.attach import OutputTiming, attach, describe, event_time_marks
@@ -30,6 +35,8 @@ from headwater.spark.operators.timing import kernel_schema, micros_of, timing_of
 from headwater.spark.source.decoding import event_time_of
 
 WINDOW = "window"
+FOREVER = "1000000 days"
+"""The lateness of plain results, which are never discarded."""
 _SPAN = {"window_start", "window_end"}
 
 _FUNCTIONS: dict[Function, Callable[[Column], Column]] = {
@@ -56,9 +63,12 @@ def windowed(
     time is the one declared with the topic.
 
     With `what`, `where` and `by` alone, for windows and aggregates that Spark has itself, a window's row changes
-    as long as events for it arrive, however late, and its state is never discarded; `what` then also accepts a
-    Column with any aggregate of Spark's, such as `F.stddev("amount")`. With `when`, `how` or `lateness`, or where
-    Spark has no such window or aggregate, the rows are *changes*: panes that the trigger fires, with `event_time`,
+    as long as events for it arrive, however late, and its state is never discarded. These rows have no event time.
+    If Spark computes them, `what` also accepts a Column with any aggregate of Spark's, such as
+    `F.stddev("amount")`; in a stream, Spark does so if the query has no other operator and its input no changes.
+
+    With `when`, `how` or `lateness`, or where Spark has no such window or aggregate, the rows are *changes*: panes
+    that the trigger fires, with `event_time`,
     `timing` (early, on_time, late), `pane`, `nonspeculative_pane`, `is_final`, `trigger`, and
     `_change`: 1 for a row that is inserted, -1 for one that is retracted. Changes can be windowed again. A window
     is discarded when the watermark has passed its end by `lateness`; rows that arrive for it later go to the late
@@ -75,7 +85,7 @@ def windowed(
     )
     needs_kernel = when is not None or how is not None or lateness is not None
     if not needs_kernel and _is_native(windowing):
-        return lambda events: _native(events, windowing, columns)
+        return lambda events: _plain(events, windowing, columns)
     _refuse_columns(columns, windowing, needs_kernel)
     return lambda events: _changes(events, windowing)
 
@@ -111,11 +121,24 @@ def _refuse_columns(columns: Mapping[str, Column], windowing: Windowing, needs_k
     )
 
 
-def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> DataFrame:
+def _plain(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> DataFrame:
+    """Return the current row of each window: by Spark's own operator, or by a kernel where Spark cannot."""
     timing_of(events)
-    if CHANGE in events.columns:
-        _refuse_columns(columns, windowing, needs_kernel=True)
-        return _changes(events, windowing)  # Spark's aggregates cannot retract.
+    has_changes = CHANGE in events.columns
+    if not has_changes and not (events.isStreaming and current_query().runs_kernels):
+        return _native(events, windowing, columns)
+    if columns:
+        why = "the input has changes" if has_changes else "the query has other operators"
+        raise InvalidError(
+            f"windowed: {next(iter(columns))!r} is a Spark Column, and {why}, so Spark cannot compute it in a "
+            "stream; use Headwater's aggregates (hw.sum, hw.quantile, ...) or one of your own with `partial`, "
+            "`merge` and `result`"
+        )
+    panes = _changes(events, replace(windowing, when=EveryBatch(), how=Mode.RETRACTING, lateness=FOREVER))
+    return panes.drop(EVENT_TIME_COLUMN, *PANE_COLUMNS, WATERMARK)
+
+
+def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> DataFrame:
     parts = _parts(windowing.over(changes=False)) | {"what": {**windowing.what, **columns}}
     current_query().descriptions.append({"name": "windowed", **parts})
     results = [

@@ -57,8 +57,9 @@ def plan_query(query: Query, read: ReadTopic, spool: Spool) -> Plan:
     with query_context(spool) as context:
         rows, mode = call_function(query, read), UPDATE
     if context.operators:
-        # Only now it is known that there are operators with a watermark, which need every partition.
-        with query_context(spool) as context:
+        # Only now it is known that operators run kernels, which need every partition for their watermark. Spark
+        # cannot pass rows of its own aggregates to them, so `windowed` runs kernels throughout.
+        with query_context(spool, runs_kernels=True) as context:
             rows, mode = call_function(query, lambda topic: read(topic, every_partition=True)), APPEND
     if not rows.isStreaming:
         raise InvalidError(
