@@ -16,6 +16,7 @@ from differential.dialects import Dialect
 from differential.measures import Measure
 from differential.rows import COLUMNS, SECOND
 from headwater.change import CHANGE
+from headwater.errors import InvalidError
 from headwater.process.device_clocks import ClockKernel, DeviceClocks
 from headwater.process.tables.aggregate import AggregateKernel
 from headwater.process.tables.changelog import POSITION, ChangelogKernel
@@ -284,17 +285,18 @@ class Rolling(Operator):
 
 @dataclass(frozen=True)
 class Table(Operator):
-    """`hw.table`: the row of each `k` with the greatest `id`; rows without a key are in the late ledger."""
+    """`hw.table`: the row of each `k` with the greatest `id` and `v`; rows without a key are in the late ledger."""
 
     def on_spark(self, rows: Any, other: OtherInput) -> Any:
-        return hw.table(rows, key="k", position="id")
+        return hw.table(rows, key="k", position=["id", "v"])
 
     def as_kernel(self, schema: pl.Schema) -> KernelForm:
-        kernel = ChangelogKernel.of(["k"], pl.Schema({**schema, f"{POSITION}0": pl.Int64()}))
-        return KernelForm(kernel, lambda rows, _: rows.with_columns(pl.col("id").alias(f"{POSITION}0")), _same)
+        positions = {f"{POSITION}{number}": pl.col(name) for number, name in enumerate(("id", "v"))}
+        kernel = ChangelogKernel.of(["k"], pl.Schema({**schema, **dict.fromkeys(positions, pl.Int64())}))
+        return KernelForm(kernel, lambda rows, _: rows.with_columns(**positions), _same)
 
     def in_sql(self, dialect: Dialect, names: Sequence[str]) -> str:
-        ranked = "select *, row_number() over (partition by k order by id desc nulls last) as _rank from {input}"
+        ranked = "select *, row_number() over (partition by k order by id desc nulls last, v desc nulls last) as _rank from {input}"
         return f"select {', '.join(names)} from ({ranked}) ranked where _rank = 1 and k is not null"
 
 
@@ -377,6 +379,8 @@ class Clocks(Operator):
         return corrected.drop("sent", "received", "clock_offset")
 
     def as_kernel(self, schema: pl.Schema) -> KernelForm:
+        if CHANGE in schema:
+            raise InvalidError("correct_clocks: the rows may be retracted")
         clocks = DeviceClocks(device="k", event="ts", sent="sent", received="received")
         kernel = ClockKernel.of(clocks, pl.Schema({**schema, "sent": pl.Int64(), "received": pl.Int64()}))
         return KernelForm(

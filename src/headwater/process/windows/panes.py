@@ -103,7 +103,8 @@ class PaneBuilder:
     def _panes(self, fired: pl.DataFrame) -> pl.DataFrame:
         not_empty = pl.lit(True) if self.folds.change is None else pl.col(NET) != 0
         if self.windowing.how is not Mode.RETRACTING:
-            not_empty = pl.lit(True)  # the result of an empty window replaces the previous result
+            # The result of an empty window replaces the previous result, if there is one.
+            not_empty = not_empty | (pl.col(PANE) > 0)
         end = pl.col(END) - 1
         return fired.select(
             *self.windowing.by,

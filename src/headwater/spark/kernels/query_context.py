@@ -19,7 +19,7 @@ class QueryContext:
 
     spool: Spool | None
     runs_kernels: bool = False
-    """True if an operator of the query runs a kernel: a stream of such a query cannot have aggregates of Spark's."""
+    """True if an operator of the query runs a kernel; then no other can be an aggregate of Spark's."""
     operators: int = 0
     descriptions: list[dict[str, Any]] = field(default_factory=list)
     """Descriptions of the operators, in the order in which they were called; see `attach`."""
