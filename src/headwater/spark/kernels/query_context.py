@@ -19,6 +19,8 @@ class QueryContext:
 
     spool: Spool | None
     operators: int = 0
+    clocks: int = 0
+    """How many of the operators use the processing time of Spark's batches."""
     descriptions: list[dict[str, Any]] = field(default_factory=list)
     """Descriptions of the operators, in the order in which they were called; see `attach`."""
 

@@ -16,7 +16,7 @@ from headwater.clock import Clock
 from headwater.errors import InvalidError, UnavailableError
 from headwater.spark.pipeline.failures import Failure, first_line
 from headwater.spark.session.jvm import died, java_exit
-from headwater.spark.source.offsets import Offsets, from_json
+from headwater.spark.source.offsets import WOKEN, Offsets, from_json
 from headwater.store.facts import FactKind, FactStore
 from headwater.store.generations import MARK, Generation
 from headwater.transmit.client.client import LATEST, Client
@@ -166,7 +166,11 @@ def offsets_read(progress: Any) -> Offsets:
 
 
 def parse_offsets(text: Any) -> dict[str, dict[str, int]]:
-    return json.loads(text) if isinstance(text, str) else text or {}
+    """Read the offsets of a source from Spark's progress, without the time of waking; {} for another source."""
+    offsets = json.loads(text) if isinstance(text, str) else text
+    if not isinstance(offsets, dict):
+        return {}
+    return {name: each for name, each in offsets.items() if isinstance(each, dict) and name != WOKEN}
 
 
 def latest_offsets(servers: str, partitions: Offsets) -> Offsets:
