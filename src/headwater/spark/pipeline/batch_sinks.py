@@ -172,7 +172,7 @@ def _report_operators(query: Query, spool: Spool, report: ReportFacts, run: str,
     """Report and return the facts of a query's operators for a batch that is committed, and remove their files."""
     facts = spool.facts(run, batch)
     if facts:
-        report(query.name, {"batchId": batch, "operators": summarize_operators(facts)})
+        report(query.name, {"run": run, "batchId": batch, "operators": summarize_operators(facts)})
     spool.clear(run, through=batch)
     return facts
 

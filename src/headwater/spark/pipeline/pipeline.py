@@ -50,10 +50,11 @@ class Pipeline:
         self._spark = spark
         self._settings = settings
         self._clock = clock
+        self._store = store
         self._generations = Generations(store)
         self._queries = RunningQueries(facts, clock)
         self._launcher = QueryLauncher(app, spark, store, self._queries, settings)
-        self._watch = Watch(self._queries, settings.bootstrap_servers, clock, announce)
+        self._watch = Watch(self._queries, settings.bootstrap_servers, clock, announce, self._count_dropped)
         self._rebuilds = Rebuilds(self._queries, self._launcher, app, self._generations, settings)
 
     @while_java_lives()
@@ -122,6 +123,14 @@ class Pipeline:
                 return False
             raise
         return True
+
+    def _count_dropped(self, query: str) -> dict[str, int]:
+        """Return how many rows and records of a query are not in its result, apart from those it leaves out."""
+        return {
+            "lateRows": self._store.late_count(query),
+            "ignoredRows": self._queries.ignored_rows(query),
+            "deadLetters": self._store.counters().get(query, 0),
+        }
 
     def _check_rebuilds(self) -> None:
         for view, reason in self._rebuilds.failed.items():

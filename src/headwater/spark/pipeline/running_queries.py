@@ -153,8 +153,23 @@ class RunningQueries:
         self._facts.add(query, body, at_ms=self._clock.now_ms())
 
     def report_operators(self, query: str, body: dict[str, Any]) -> None:
-        """Record a fact about the stateful operators of a query."""
+        """Record a fact about the stateful operators of a query, with the number of rows they ignored so far."""
+        before = self._last_operators(query)
+        if before.get("run") != body["run"]:
+            before = {}
+        ignored = int(before.get("ignoredRows", 0))
+        if body["batchId"] > before.get("batchId", -1):  # Otherwise it was run again after a crash.
+            ignored += sum(operator.get("ignoredRows", 0) for operator in body["operators"].values())
+        body = {**body, "ignoredRows": ignored}
         self._facts.add(query, body, at_ms=self._clock.now_ms(), kind=FactKind.OPERATORS)
+
+    def ignored_rows(self, query: str) -> int:
+        """Return how many rows the operators of a query have ignored: changes older than the known ones."""
+        return int(self._last_operators(query).get("ignoredRows", 0))
+
+    def _last_operators(self, query: str) -> dict[str, Any]:
+        found = self._facts.latest(query, kind=FactKind.OPERATORS)
+        return found[-1].body if found else {}
 
 
 def offsets_read(progress: Any) -> Offsets:

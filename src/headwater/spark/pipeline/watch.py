@@ -51,17 +51,26 @@ Decision = Isolate | Relaunch | GiveUp
 Announce = Callable[[str], None]
 """Shows the user one line about a query that has failed."""
 
+CountDropped = Callable[[str], dict[str, int]]
+"""Returns how many rows and records of a query are not in its result, by the name of the number in facts."""
+
 
 class Watch:
     """Looks at all queries with each call of `report_progress` and `check_failures`."""
 
     def __init__(
-        self, queries: RunningQueries, servers: str, clock: Clock, announce: Announce = lambda _: None
+        self,
+        queries: RunningQueries,
+        servers: str,
+        clock: Clock,
+        announce: Announce = lambda _: None,
+        count_dropped: CountDropped = lambda _: {},
     ) -> None:
         self._queries = queries
         self._servers = servers
         self._clock = clock
         self._announce = announce
+        self._count_dropped = count_dropped
         self._retries = Retries()
 
     def report_progress(self) -> None:
@@ -71,7 +80,7 @@ class Watch:
             progress = running.streaming.lastProgress
             if progress is not None and progress.json != running.reported_progress:
                 running.reported_progress = progress.json
-                self._queries.report(name, self._progress_fact(running, progress))
+                self._queries.report(name, {**self._progress_fact(running, progress), **self._count_dropped(name)})
 
     def check_failures(self) -> list[Decision]:
         """Restart the failed queries whose pause is over; return what else has to be done about failed ones."""
