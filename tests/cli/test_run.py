@@ -67,7 +67,7 @@ def test_a_row_on_which_the_function_fails_is_reported(run: Any, headwater: Any)
     lines = result.stdout.splitlines()
     assert "view amounts: 3 rows" in lines
     see = "see `headwater deadletter list orders.deadletter`"
-    assert f"amounts: 1 records left out because it fails on them; {see}" in lines
+    assert f"amounts: 1 record left out because it fails on them; {see}" in lines
     assert "1 excluded" in headwater("pipeline", "list").stdout
 
 

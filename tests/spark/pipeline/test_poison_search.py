@@ -25,6 +25,7 @@ from headwater.spark.pipeline.poison_search import (
 )
 from headwater.spark.source.exclusions import Exclusions
 from headwater.store.facts import FactStore
+from headwater.store.generations import Generations
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
@@ -44,7 +45,7 @@ def strict(orders: Any) -> Any:
 
 
 def broken(orders: Any) -> Any:
-    return orders.selectExpr("raise_error('out of order') as amount", "product")
+    return orders.selectExpr("cast(raise_error('out of order') as double) as amount", "product")
 
 
 def joined(orders: Any, prices: Any) -> Any:
@@ -211,3 +212,17 @@ def test_a_run_stops_without_dead_letters_if_every_record_fails(
     # Corrected, it continues with the same records.
     run_once(shop(strict), spark, servers, tmp_path, store)
     assert [row["amount"] for row in store.rows("amounts")] == [3.0]
+
+
+def test_a_rebuild_that_fails_on_every_record_fails_the_run_and_leaves_the_view(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    servers, store = broker.bootstrap_servers, ViewStore(tmp_path / "views.db")
+    produce(servers, "orders", [record("1"), record("2", "cocoa")])
+    run_once(shop(strict), spark, servers, tmp_path, store)
+    Generations(store).request_rebuild("amounts")
+    reason = r"view 'amounts' was not rebuilt.*out of order.*all 2 records"
+    with pytest.raises(HeadwaterError, match=reason) as stopped:
+        run_once(shop(broken), spark, servers, tmp_path, store)
+    assert stopped.value.hint == "fix the cause and run it again: headwater rebuild amounts"
+    assert [row["amount"] for row in store.rows("amounts")] == [2.0, 1.0]

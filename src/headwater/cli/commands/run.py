@@ -90,10 +90,12 @@ def _print_summary(app: "App", running: "RunningApp") -> None:
         name = query.name
         if count := left_out.get(name):
             letters = " and ".join(f"`headwater deadletter list {topic.dead_letters}`" for topic in query.topics)
-            print(f"{name}: {count} records left out because it fails on them; see {letters}")
+            print(f"{name}: {_records(count)} left out because it fails on them; see {letters}")
         if count := running.store.late_count(name):
-            print(f"{name}: {count} late rows; see `headwater late rows {name}`")
+            print(f"{name}: {count} late row{'s' if count > 1 else ''}; see `headwater late rows {name}`")
     for letters, count in running.store.counters().items():
-        print(
-            f"{letters}: {count} records that do not match the schema; see `headwater deadletter list {letters}`"
-        )
+        print(f"{letters}: {_records(count)} not matching the schema; see `headwater deadletter list {letters}`")
+
+
+def _records(count: int) -> str:
+    return f"{count} record" if count == 1 else f"{count} records"
