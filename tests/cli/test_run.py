@@ -26,7 +26,7 @@ def amounts(orders):
     return orders.selectExpr("product", "cast(amount as double) as amount")
 """
 
-REFUSING = """
+REJECTED = """
 @app.sink(orders, to=hw.Sqlite("results.db", table="products"))
 def products(orders):
     return orders.select("product")
@@ -74,7 +74,7 @@ def test_a_row_on_which_the_function_fails_is_reported(run: Any, headwater: Any)
 def test_a_destination_that_refuses_every_row_fails_the_run(run: Any, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "results.db")) as db:
         db.execute("create table products (product text check (product = ''))")
-    result = run(REFUSING, "1", "2", "3")
+    result = run(REJECTED, "1", "2", "3")
     assert result.returncode == 1
     assert "error: query 'products' failed: " in result.stderr
     assert "CHECK constraint failed" in result.stderr
