@@ -363,7 +363,6 @@ class Oracle:
         else:
             nonspeculative = window.nonspeculative
             timing = "on_time" if may_be_on_time and nonspeculative == 0 else "late"
-            window.nonspeculative += 1
         final = finished or end + self.spec.lateness_micros <= watermark
         stamp = end - 1 if window.hold is None else window.hold
         values = [result(agg, window.elements) for agg in self.spec.what.values()]
@@ -373,9 +372,12 @@ class Oracle:
             window.emitted = []
             if not self.changes or sum(c for _, _, c in window.elements):
                 window.emitted = [pane]
-        if self.spec.how is not Mode.RETRACTING or window.emitted:
+        is_empty = self.changes and not sum(c for _, _, c in window.elements)
+        if window.emitted if self.spec.how is Mode.RETRACTING else window.panes or not is_empty:
             self.output.append((*pane, 1))
-        window.panes += 1
+        if self.spec.how is Mode.RETRACTING or window.panes or not is_empty:
+            window.panes += 1
+            window.nonspeculative += not early
         window.pending = 0
         if not (early and has_on_time(self.spec.when)):
             window.hold = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.app import App
@@ -26,9 +27,10 @@ def open_console(
         return
     from headwater.console.pages import routes
     from headwater.serve.api.app import ApiContext, create_app
+    from headwater.serve.api.status import read_pipelines
     from headwater.serve.live.group_lag import GroupLags
     from headwater.serve.live.rates import TopicRates
-    from headwater.serve.metrics import metrics_route, view_metrics
+    from headwater.serve.metrics import metrics_route, pipeline_metrics, view_metrics
     from headwater.serve.server import HttpServer
     from headwater.transmit.client.client import Client
 
@@ -42,7 +44,8 @@ def open_console(
             topics=TopicRates(_offsets_reader(topic_client), SystemClock()),
             groups=GroupLags(_groups_reader(group_client)),
         )
-        metrics = [*([log.broker.metrics] if log.broker else []), view_metrics(stores.views)]
+        of_app = [view_metrics(stores.views), pipeline_metrics(partial(read_pipelines, context))]
+        metrics = [*([log.broker.metrics] if log.broker else []), *of_app]
         http = create_app(context, extra_routes=[metrics_route(metrics), *routes()])
         with HttpServer(http, *settings.http) as server:
             report(f"console at {server.url}")

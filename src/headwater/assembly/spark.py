@@ -75,7 +75,7 @@ def open_spark(app: App, log: Log, stores: Stores, settings: RunSettings, report
     def start(stack: ExitStack) -> Pipeline:
         name = f"headwater-{app.name}"
         session = spark_session(name, master=settings.master, log_file=log_file, java=java, conf=settings.conf)
-        pipeline = Pipeline(app, stack.enter_context(session), *stores, pipeline_settings, clock)
+        pipeline = Pipeline(app, stack.enter_context(session), *stores, pipeline_settings, clock, report)
         report(f"Spark is ready; its log is {log_file}")
         stack.callback(pipeline.stop)
         pipeline.start()

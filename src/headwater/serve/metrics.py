@@ -1,6 +1,7 @@
-"""Prometheus metrics of the log and the views, on the app's own HTTP server."""
+"""Prometheus metrics of the log, the views and the pipelines, on the app's own HTTP server."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -40,6 +41,28 @@ def view_metrics(views: ViewStore) -> Render:
             "# TYPE headwater_view_late_rows_total counter",
             *total,
         ]
+        return "\n".join(lines) + "\n"
+
+    return render
+
+
+_DROPPED = {
+    "headwater_pipeline_late_rows_total": ("lateRows", "Rows that came after their window had closed."),
+    "headwater_pipeline_ignored_rows_total": ("ignoredRows", "Changes that were older than the known ones."),
+    "headwater_pipeline_excluded_records_total": ("leftOutRecords", "Records on which the function failed."),
+    "headwater_pipeline_dead_letters_total": ("deadLetters", "Records that did not match the topic's schema."),
+}
+
+
+def pipeline_metrics(read_pipelines: Callable[[], list[dict[str, Any]]]) -> Render:
+    """Render how many rows and records of each pipeline are not in its result, by the reason."""
+
+    def render() -> str:
+        pipelines = read_pipelines()
+        lines: list[str] = []
+        for metric, (name, meaning) in _DROPPED.items():
+            lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} counter"]
+            lines += [f'{metric}{{pipeline="{p["name"]}"}} {p[name]}' for p in pipelines if p[name] is not None]
         return "\n".join(lines) + "\n"
 
     return render

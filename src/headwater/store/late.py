@@ -63,7 +63,7 @@ def allow_nulls(db: Db) -> None:
 
 def add_late(db: Db, view: str, batch: int, rows: Iterable[LateRow]) -> None:
     """Append the late rows of a batch, in the caller's transaction."""
-    last = db.execute("select max(number) from headwater_late where view = ?", (view,)).fetchone()[0] or 0
+    last = last_number(db, view)
     db.executemany(
         "insert into headwater_late values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
         (
@@ -74,6 +74,11 @@ def add_late(db: Db, view: str, batch: int, rows: Iterable[LateRow]) -> None:
             for number, row in enumerate(rows, last + 1)
         ),
     )
+
+
+def last_number(db: Db, view: str) -> int:
+    """Return the number of a view's last late row; they are numbered from 1 without gaps."""
+    return int(db.execute("select max(number) from headwater_late where view = ?", (view,)).fetchone()[0] or 0)
 
 
 def clear_late(db: Db, view: str) -> None:

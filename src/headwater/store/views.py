@@ -276,6 +276,10 @@ class ViewStore:
             self.shape(view)  # Raises if there is no such view either.
         return late.read_late(self.reading(), view, after=after, limit=limit)
 
+    def late_count(self, query: str) -> int:
+        """Return the number of late rows of a query."""
+        return late.last_number(self.reading(), query)
+
     def late_counts(self) -> dict[str, tuple[int, int]]:
         """Return, for each view with late rows, their number and how many are not reprocessed yet."""
         return late.count_late(self.reading())

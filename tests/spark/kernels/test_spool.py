@@ -45,7 +45,10 @@ def test_a_repeated_step_replaces_its_report(spool: Spool) -> None:
         spool.put(StepName("run", 0, "windowed-0", 1), late(1, 2), {"rows": 2})
         spool.put(StepName("run", 0, "windowed-0", 2), late(3), {"rows": 1})
     assert [row.row["amount"] for row in spool.late("run", 0)] == ["1", "2", "3"]
-    assert spool.facts("run", 0) == [Facts("windowed-0", {"rows": 2}), Facts("windowed-0", {"rows": 1})]
+    assert spool.facts("run", 0) == [
+        Facts("windowed-0", {"rows": 2}, "windowed-0-1"),
+        Facts("windowed-0", {"rows": 1}, "windowed-0-2"),
+    ]
 
 
 def test_clear_removes_batches_up_to_one_and_other_runs(spool: Spool) -> None:

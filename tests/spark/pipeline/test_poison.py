@@ -16,7 +16,8 @@ from headwater.app import Topic
 from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
 from headwater.spark.pipeline.pipeline import Pipeline
-from headwater.spark.pipeline.poison import PoisonRow, cut, post_letters
+from headwater.spark.pipeline.poison import post_letters
+from headwater.spark.pipeline.poison_search import PoisonRow, cut
 from headwater.spark.source.exclusions import Exclusions, leave_out
 from headwater.spark.source.offsets import Range
 from headwater.store.facts import FactStore

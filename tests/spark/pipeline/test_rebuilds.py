@@ -97,6 +97,7 @@ def test_a_failed_rebuild_is_given_up_and_the_view_is_kept(world: World) -> None
     assert world.rebuilds.give_up(requested.name, "no")
     assert [name for name, _ in world.queries] == ["revenue"]
     assert world.facts.latest("revenue")[-1].body == {"state": "running", "note": "rebuild given up: no"}
+    assert world.rebuilds.failed == {"revenue": "no"}
     assert not world.rebuilds.advance()
 
 

@@ -104,7 +104,17 @@ def test_stop_reports_the_queries_that_ran(queries: RunningQueries, facts: FactS
 
 
 def test_reports_of_operators_are_kept_apart(queries: RunningQueries, facts: FactStore) -> None:
-    queries.report_operators("revenue", {"batchId": 1})
+    queries.report_operators("revenue", {"run": "a", "batchId": 1, "operators": {}})
     assert facts.latest("revenue") == []
     (fact,) = facts.latest("revenue", kind=FactKind.OPERATORS)
-    assert fact.body == {"batchId": 1}
+    assert fact.body == {"run": "a", "batchId": 1, "operators": {}, "ignoredRows": 0}
+
+
+def test_ignored_rows_are_added_up_once_for_each_batch(queries: RunningQueries) -> None:
+    assert queries.ignored_rows("revenue") == 0
+    operators = {"table-0": {"ignoredRows": 2}, "table-1": {"ignoredRows": 1}, "windowed-2": {}}
+    for batch in (0, 1, 1):  # The last one was run again.
+        queries.report_operators("revenue", {"run": "a", "batchId": batch, "operators": operators})
+    assert queries.ignored_rows("revenue") == 6
+    queries.report_operators("revenue", {"run": "b", "batchId": 0, "operators": operators})
+    assert queries.ignored_rows("revenue") == 3

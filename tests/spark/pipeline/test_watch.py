@@ -9,6 +9,7 @@ import pytest
 from headwater.clock import ManualClock
 from headwater.errors import HeadwaterError, RefusedError, UnavailableError
 from headwater.spark.pipeline.failures import PAUSE_MAX_S, TRIES_MAX, Failure
+from headwater.spark.pipeline.poison_search import EveryRecordFailsError
 from headwater.spark.pipeline.running_queries import RunningQueries
 from headwater.spark.pipeline.watch import GiveUp, Isolate, Relaunch, Watch
 from headwater.store.facts import FactStore
@@ -27,7 +28,8 @@ class Watched:
         self.queries = RunningQueries(self.facts, self.clock)
         self.starts = FakeStarts()
         self.queries.launch("revenue", self.starts, launch)
-        self.watch = Watch(self.queries, "127.0.0.1:9", self.clock)
+        self.lines: list[str] = []
+        self.watch = Watch(self.queries, "127.0.0.1:9", self.clock, self.lines.append)
 
     @property
     def last_fact(self) -> dict[str, Any]:
@@ -124,6 +126,30 @@ def test_a_query_is_given_up_when_no_record_is_to_blame(view: Watched) -> None:
     (decision,) = isolated(view, FakeIsolation(HeadwaterError("none found")))
     assert decision == GiveUp("revenue", "ValueError: no (the search for poison rows failed: none found)")
     assert view.last_fact == {"state": "failed", "error": "ValueError: no"}
+
+
+def test_a_query_that_fails_on_every_record_is_given_up_with_the_way_out(view: Watched) -> None:
+    error = EveryRecordFailsError("ValueError: no (all 3 records fail)", hint="fix it")
+    assert isolated(view, FakeIsolation(error)) == [GiveUp("revenue", str(error), "fix it")]
+    assert view.last_fact == {"state": "failed", "error": str(error)}
+
+
+def test_each_retry_and_search_and_its_end_are_announced(view: Watched) -> None:
+    view.fail(TRIES_MAX, "ValueError: no")
+    assert view.lines[:4] == [
+        "query revenue failed, next try in 1 s: ValueError: no",
+        "query revenue failed, next try in 2 s: ValueError: no",
+        "query revenue failed, next try in 4 s: ValueError: no",
+        "query revenue failed again: searching for the records that cause it: ValueError: no",
+    ]
+    view.lines.clear()
+    isolated(view, FakeIsolation())
+    isolated(view, FakeIsolation(HeadwaterError("none found")))
+    assert view.lines == [
+        "query revenue continues without 1 record on which it fails; see `headwater deadletter list`",
+        "query revenue has failed and is not tried again: ValueError: no (the search for poison rows failed: "
+        "none found)",
+    ]
 
 
 def test_a_search_without_the_log_is_repeated_after_a_pause(view: Watched) -> None:

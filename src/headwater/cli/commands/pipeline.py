@@ -10,6 +10,14 @@ from headwater.cli.output import OutputFormat, OutputOption, print_json, print_t
 app = typer.Typer(help="Show the state of an app's pipelines.", no_args_is_help=True)
 
 
+_DROPPED = {
+    "lateRows": "late",
+    "ignoredRows": "ignored",
+    "leftOutRecords": "excluded",
+    "deadLetters": "dead letters",
+}
+
+
 @app.callback()
 def pipeline() -> None:
     """Show the state of an app's pipelines."""
@@ -17,7 +25,7 @@ def pipeline() -> None:
 
 @app.command("list")
 def list_pipelines(data: DataOption = DATA, output: OutputOption = OutputFormat.TEXT) -> None:
-    """List pipelines with their state, their lag and the estimated time to catch up.
+    """List pipelines with their state, lag, estimated time to catch up, and what is not in their results.
 
     Example: headwater pipeline list
     """
@@ -36,9 +44,12 @@ def list_pipelines(data: DataOption = DATA, output: OutputOption = OutputFormat.
     if output is OutputFormat.JSON:
         print_json({"pipelines": [{name: p[name] for name in p if name != "history"} for p in found]})
         return
-    columns = ["pipeline", "state", "batch", "rows/s", "behind", "caught up in", "error"]
+    columns = ["pipeline", "state", "batch", "rows/s", "behind", "caught up in", "not in the result", "error"]
     rows = [
-        [p["name"], p["state"], p["batchId"], _rate(p), p["behindRecords"], _catch_up(p), _first_line(p["error"])]
+        [
+            *(p["name"], p["state"], p["batchId"], _rate(p), p["behindRecords"], _catch_up(p)),
+            *(_dropped(p), _first_line(p["error"])),
+        ]
         for p in found
     ]
     print_table(columns, rows)
@@ -56,6 +67,11 @@ def _catch_up(pipeline: dict[str, Any]) -> str:
     if seconds == 0:
         return "up to date"
     return f"about {seconds:,.0f} s" if seconds < 600 else f"about {seconds / 60:,.0f} min"
+
+
+def _dropped(pipeline: dict[str, Any]) -> str:
+    """Return what the pipeline has read that is not in its result."""
+    return ", ".join(f"{pipeline[name]:,} {kind}" for name, kind in _DROPPED.items() if pipeline[name])
 
 
 def _first_line(error: str | None) -> str:

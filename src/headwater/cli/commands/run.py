@@ -1,13 +1,17 @@
 """`headwater run`: run an app with its log, Spark, views and console."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headwater.cli.addresses import parse_address
 from headwater.cli.options import AppOption
 from headwater.errors import InvalidError
+
+if TYPE_CHECKING:
+    from headwater.app import App
+    from headwater.assembly.run import RunningApp
 
 
 def parse_conf(settings: list[str]) -> dict[str, str]:
@@ -72,14 +76,26 @@ def run(
         queries = ", ".join(query.name for query in app.queries)
         print(f"running {app.name}: {queries}" + ("" if once else "; press Ctrl-C to stop"), flush=True)
         running.spark.run()
-        for view in app.views:
-            print(f"view {view.name}: {running.store.count(view.name)} rows")
-        for sink in app.sink_queries:
-            print(f"sink {sink.name}: {running.pipeline.rows_read()[sink.name]} records read")
-        for query, count in running.pipeline.left_out().items():
-            if count:
-                print(
-                    f"{query}: {count} records left out because it fails on them; see `headwater deadletter list`"
-                )
-        for letters, count in running.store.counters().items():
-            print(f"{letters}: {count} dead letters")
+        _print_summary(app, running)
+
+
+def _print_summary(app: "App", running: "RunningApp") -> None:
+    """Print the results of all queries, and the number and place of what is not in them."""
+    for view in app.views:
+        print(f"view {view.name}: {running.store.count(view.name)} rows")
+    for sink in app.sink_queries:
+        print(f"sink {sink.name}: {running.pipeline.rows_read()[sink.name]} records read")
+    left_out = running.pipeline.left_out()
+    for query in app.queries:
+        name = query.name
+        if count := left_out.get(name):
+            letters = " and ".join(f"`headwater deadletter list {topic.dead_letters}`" for topic in query.topics)
+            print(f"{name}: {_records(count)} left out because it fails on them; see {letters}")
+        if count := running.store.late_count(name):
+            print(f"{name}: {count} late row{'s' if count > 1 else ''}; see `headwater late rows {name}`")
+    for letters, count in running.store.counters().items():
+        print(f"{letters}: {_records(count)} not matching the schema; see `headwater deadletter list {letters}`")
+
+
+def _records(count: int) -> str:
+    return f"{count} record" if count == 1 else f"{count} records"

@@ -135,11 +135,13 @@ class PaneBuilder:
     def _after(self, fired: pl.DataFrame, panes: pl.DataFrame, now: Now) -> pl.DataFrame:
         """Return the windows as they are after their panes have been emitted."""
         ended = pl.col(END) <= now.watermark
+        # A pane that was left out, because its window is empty and has no earlier one, does not count.
+        counts = pl.lit(self.windowing.how is Mode.RETRACTING) | panes[NOT_EMPTY]
         # A finished window is examined once more, to be discarded.
         gone_at = pl.col(END) + self.windowing.lateness_micros
         columns = {
-            PANE: pl.col(PANE) + 1,
-            NONSPECULATIVE: pl.col(NONSPECULATIVE) + ended.cast(pl.Int32),
+            PANE: pl.col(PANE) + counts.cast(pl.Int32),
+            NONSPECULATIVE: pl.col(NONSPECULATIVE) + (ended & counts).cast(pl.Int32),
             PENDING: pl.lit(0, pl.Int64),
             DUE: pl.when(FINISHED).then(gone_at).otherwise(DUE),
         }

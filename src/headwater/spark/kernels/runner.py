@@ -7,7 +7,8 @@ with types that pandas would convert value by value leaves packed, and `unpack` 
 
 A batch that is run again after a crash gives the same result: its rows arrive in the same order, and its
 processing time is the one that Spark logged before it started the batch. That needs Spark's processing-time mode,
-in which Spark runs batches without data; a kernel that does not use the processing time is run without it.
+in which Spark runs batches without data endlessly, unless that is switched off and the source starts a batch when
+a timer is due (`source.wake_ups`). A kernel that does not use the processing time is run without it.
 """
 
 import uuid
@@ -35,7 +36,7 @@ from headwater.spark.kernels.processor import LazyProcessor
 from headwater.spark.kernels.query_context import current_query
 from headwater.spark.kernels.run_cache import RunCache
 from headwater.spark.kernels.step_reports import StepReporter
-from headwater.spark.kernels.watermark_sources import all_started, by_input
+from headwater.spark.kernels.watermark_sources import all_started, by_input, next_idle
 from headwater.spark.session.workers import freeze_imports
 
 END = 2**62
@@ -144,7 +145,8 @@ def run_kernel(
         bounded=bounded,
         report_always=report_always,
     )
-    mode = "ProcessingTime" if times.processing_time and times.clock is None and not bounded else "None"
+    mode = "ProcessingTime" if work.uses_clock else "None"
+    context.clocks += work.uses_clock
     schema = spark_schema(output)
     for name in times_in.values():
         schema = StructType([*schema.fields]).add(name, LongType())
@@ -176,6 +178,11 @@ class KernelConfig:
     nothing: pl.DataFrame
     bounded: bool
     report_always: bool
+
+    @property
+    def uses_clock(self) -> bool:
+        """True if the processing time is that of Spark's batches."""
+        return self.times.processing_time and self.times.clock is None and not self.bounded
 
 
 class SourceReport(Protocol):
@@ -298,8 +305,10 @@ class KernelSteps:
 
     def _finish(self, bucket: int, state: State, notes: dict[str, Any], wake_up: int | None) -> None:
         notes["wake_up"] = wake_up
-        if self._work.times.processing_time and self._work.times.clock is None and not self._work.bounded:
-            self._set_timer(notes, wake_up)
+        if self._work.uses_clock:
+            times = self._work.times
+            idle = next_idle(notes, times.inputs, times.idle_after, notes["clock"])
+            self._set_timer(notes, min((at for at in (wake_up, idle) if at is not None), default=None))
         self._reporter.report(bucket, self._bucket.save(state, notes), notes)
         if not self._saved_watermark:  # Once a task: all buckets have the same watermark.
             task = TaskContext.get()
@@ -309,7 +318,7 @@ class KernelSteps:
             self._saved_watermark = True
 
     def _set_timer(self, notes: dict[str, Any], wake_up: int | None) -> None:
-        """Keep one timer, at the first millisecond at which the kernel needs a step."""
+        """Keep one timer, at the first millisecond at which the kernel needs a step or a source becomes idle."""
         wanted = None if wake_up is None else -(-wake_up // 1000)
         timer = notes.get("timer")
         if wanted == timer:

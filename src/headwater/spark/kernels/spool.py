@@ -46,6 +46,8 @@ class Facts:
 
     operator: str
     body: Mapping[str, Any]
+    step: str = ""
+    """Name of the operator and of the bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Spool:
     def facts(self, run: str, batch: int) -> list[Facts]:
         """Return the facts that the buckets reported for a batch."""
         files = sorted(self._folder(run, batch).glob("*.facts"))
-        return [Facts(_operator(file), json.loads(file.read_text())) for file in files]
+        return [Facts(_operator(file), json.loads(file.read_text()), file.stem) for file in files]
 
     def clear(self, run: str, *, through: int) -> None:
         """Remove the files of a run's batches up to `through`, which are in the store, and those of other runs."""
@@ -86,7 +88,7 @@ class Spool:
 
 
 def summarize_operators(facts: Sequence[Facts]) -> dict[str, dict[str, Any]]:
-    """Merge the facts of each operator's buckets: add up the counts, concatenate the panes.
+    """Merge the facts of each operator's buckets: add up the counts, concatenate the panes, first wake-up.
 
     Everything else is taken from one bucket: all buckets of an operator have the same watermark.
     """
@@ -95,6 +97,8 @@ def summarize_operators(facts: Sequence[Facts]) -> dict[str, dict[str, Any]]:
         summary = operators.setdefault(fact.operator, {**fact.body, **dict.fromkeys(_ADDED, 0), "panes": []})
         for name in _ADDED:
             summary[name] += fact.body.get(name, 0)
+        wake_ups = (at for at in (summary.get("wakeUpMs"), fact.body.get("wakeUpMs")) if at is not None)
+        summary["wakeUpMs"] = min(wake_ups, default=None)
         summary["panes"] = [*summary["panes"], *fact.body.get("panes", ())][-PANES_KEPT:]
     return operators
 

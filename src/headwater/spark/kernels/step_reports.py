@@ -57,6 +57,7 @@ class StepReporter:
         facts = {
             "watermark": notes["watermark"],
             "sources": notes.get("sources", {}),
+            "wakeUpMs": notes.get("timer"),
             "rows": report.rows,
             "stateRows": sum(map(len, runs)),
             "stateBytes": sum(int(run.frame.estimated_size()) for run in runs),

@@ -81,6 +81,20 @@ def all_started(notes: dict[str, Any], inputs: int, idle_after: int | None, cloc
     """Return whether each input has had rows, or has been idle for long enough."""
     if inputs <= 1:
         return True
-    started = {int(name) // SOURCES_MAX for name in notes.get("sources", {})}
     since = int(notes.setdefault(_SINCE, clock))
-    return len(started) >= inputs or (idle_after is not None and clock - since >= idle_after)
+    return _started(notes) >= inputs or (idle_after is not None and clock - since >= idle_after)
+
+
+def next_idle(notes: dict[str, Any], inputs: int, idle_after: int | None, clock: int) -> int | None:
+    """Return when the next source, or an input without rows so far, becomes idle; None if none will."""
+    if idle_after is None:
+        return None
+    seen = [mark["seen_at"] for mark in notes.get("sources", {}).values() if not mark["is_idle"]]
+    if _SINCE in notes and _started(notes) < inputs:
+        seen.append(notes[_SINCE])
+    return min((at + idle_after for at in seen if at + idle_after > clock), default=None)
+
+
+def _started(notes: dict[str, Any]) -> int:
+    """Return how many inputs have had rows."""
+    return len({int(name) // SOURCES_MAX for name in notes.get("sources", {})})

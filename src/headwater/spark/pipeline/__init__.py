@@ -6,7 +6,8 @@ launcher                   start a query from its checkpoint
 plan, definition           build a query's DataFrame; compare it with its checkpoint
 batch_sinks, dead_letters  write a micro-batch to a view or a sink; to a dead-letter topic
 watch, failures            report progress; decide about queries that failed
-poison, bisection          find the records on which a query fails
+poison, poison_search      exclude the records on which a query fails; find them
+bisection                  find the failing items among many, with few tries
 rebuilds, reprocess        recompute a view; recompute windows with late rows
 checkpoint, new_checkpoint read Spark's checkpoint; start a query with a new one
 """

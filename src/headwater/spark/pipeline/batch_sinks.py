@@ -4,7 +4,7 @@ A sink is called with a batch's rows and number, and possibly again with the sam
 commits rows and number in one transaction and skips a batch that it has; so do external sinks (`headwater.sink`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,10 +19,11 @@ from headwater.change import CHANGE
 from headwater.errors import RefusedError, UnavailableError
 from headwater.sink import Batch, Rehearsing, Stream, Writer
 from headwater.sinks.json_rows import json_objects
-from headwater.spark.kernels.spool import Spool, summarize_operators
+from headwater.spark.kernels.spool import Facts, Spool, summarize_operators
 from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
 from headwater.spark.pipeline.checkpoint import end_offsets
 from headwater.spark.source.offsets import to_json
+from headwater.spark.source.wake_ups import WakeUps
 from headwater.store.views import ViewStore
 
 BatchFunction = Callable[[DataFrame, int], None]
@@ -55,6 +56,7 @@ class ViewSink:
         *,
         checkpoint: Path,
         continues: str | None = None,
+        wake_ups: WakeUps | None = None,
     ) -> None:
         self._store = store
         self._view = view
@@ -62,6 +64,7 @@ class ViewSink:
         self._report = report
         self._checkpoint = checkpoint
         self._continues = continues
+        self._wake_ups = wake_ups
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         table = collected(rows)  # The operators run now, and write their reports to the spool.
@@ -76,7 +79,8 @@ class ViewSink:
             continues=self._continues,
             offsets=to_json(end_offsets(self._checkpoint, batch)),
         )
-        _report_operators(self._view, self._spool, self._report, run, batch)
+        facts = _report_operators(self._view, self._spool, self._report, run, batch)
+        _collect_wake_ups(self._wake_ups, facts, batch)
 
     def rehearse(self, rows: DataFrame) -> None:
         table = collected(rows)
@@ -87,13 +91,21 @@ class ExternalSink:
     """Writes each batch to an external destination, and its late rows to the late ledger."""
 
     def __init__(
-        self, delivery: SinkQuery, stream: Stream, store: ViewStore, spool: Spool, report: ReportFacts
+        self,
+        delivery: SinkQuery,
+        stream: Stream,
+        store: ViewStore,
+        spool: Spool,
+        report: ReportFacts,
+        *,
+        wake_ups: WakeUps | None = None,
     ) -> None:
         self._delivery = delivery
         self._stream = stream
         self._store = store
         self._spool = spool
         self._report = report
+        self._wake_ups = wake_ups
         self._writer: Writer | None = None
         self._tried = ("", 0)
         self._refusal: tuple[str, pa.Array] | None = None
@@ -113,7 +125,8 @@ class ExternalSink:
             self._write(self._batch(table))
         if late_rows:
             self._store.record_late(self._delivery.name, late_rows, run=run, batch=batch)
-        _report_operators(self._delivery, self._spool, self._report, run, batch)
+        facts = _report_operators(self._delivery, self._spool, self._report, run, batch)
+        _collect_wake_ups(self._wake_ups, facts, batch)
 
     def rehearse(self, rows: DataFrame) -> None:
         table = collected(rows)
@@ -156,12 +169,18 @@ class ExternalSink:
             writer.close()
 
 
-def _report_operators(query: Query, spool: Spool, report: ReportFacts, run: str, batch: int) -> None:
-    """Report the facts of the query's operators for a batch that is committed, and remove their files."""
+def _report_operators(query: Query, spool: Spool, report: ReportFacts, run: str, batch: int) -> list[Facts]:
+    """Report and return the facts of a query's operators for a batch that is committed, and remove their files."""
     facts = spool.facts(run, batch)
     if facts:
-        report(query.name, {"batchId": batch, "operators": summarize_operators(facts)})
+        report(query.name, {"run": run, "batchId": batch, "operators": summarize_operators(facts)})
     spool.clear(run, through=batch)
+    return facts
+
+
+def _collect_wake_ups(wake_ups: WakeUps | None, facts: Sequence[Facts], batch: int) -> None:
+    if wake_ups is not None:
+        wake_ups.collect(batch, {fact.step: fact.body.get("wakeUpMs") for fact in facts})
 
 
 def collected(rows: DataFrame) -> pa.Table:

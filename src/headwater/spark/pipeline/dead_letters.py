@@ -44,6 +44,9 @@ def _append_batch(
         return
     unmatched = records.toArrow()
     end = -1 if known is None else int(known.note.get("end", -1))
+    # In the note of an earlier version there is no number; the topic held dead letters of failed functions, too.
+    unmatched_before = 0 if known is None else int(known.note.get("unmatched", max(end, 0)))
+    total = unmatched_before + unmatched.num_rows
     if unmatched.num_rows:
         with Client(servers) as client:
             target = TopicPartition(topic.dead_letters, 0)
@@ -52,9 +55,8 @@ def _append_batch(
             letters = [r for r in _letters(unmatched, topic, clock) if _origin(r) not in written]
             client.append(target, letters)
             end = client.offsets([target], LATEST)[target]
-    progress = ViewProgress(run=run, batch=batch, note={"end": end})
-    # The topic holds dead letters only, so its end offset is their number, whatever was retried.
-    store.commit_progress(query, progress, counts={query: end} if end > 0 else None)
+    progress = ViewProgress(run=run, batch=batch, note={"end": end, "unmatched": total})
+    store.commit_progress(query, progress, counts={query: total} if total > 0 else None)
 
 
 def _letters(unmatched: pa.Table, topic: Topic, clock: Clock) -> list[Record]:

@@ -35,6 +35,8 @@ from headwater.spark.pipeline.plan import APPEND, UPDATE, Plan, plan_query, read
 from headwater.spark.pipeline.running_queries import Launch, RunningQueries
 from headwater.spark.source.decoding import bad_records
 from headwater.spark.source.exclusions import Exclusions, exclusions_of
+from headwater.spark.source.wake_ups import FILE as WAKE_UPS_FILE
+from headwater.spark.source.wake_ups import WakeUps
 from headwater.store.generations import Generation, Generations
 from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
 from headwater.store.values.column_types import Column
@@ -98,7 +100,7 @@ class QueryLauncher:
             starting=generation.starting,
             exclusions=self._exclusions[generation.query],
         )
-        return plan_query(query, read, self._spool(query))
+        return plan_query(query, read, self._spool(query), self._wake_up_file(generation))
 
     def save_definition(self, plan: Plan, generation: Generation) -> None:
         """Save a query's definition with its checkpoint; ConflictError if it does not match the checkpoint."""
@@ -111,6 +113,7 @@ class QueryLauncher:
     def make_sink(self, plan: Plan, generation: Generation) -> BatchSink:
         """Make a query's sink: open its external sink, or declare its view in the store."""
         query, spool = plan.query, self._spool(plan.query)
+        wake_ups = WakeUps(self._wake_up_file(generation)) if plan.wakes_itself else None
         if isinstance(query, SinkQuery):
             stream = Stream(
                 query=f"{self._app.name}.{query.name}",
@@ -120,7 +123,8 @@ class QueryLauncher:
                 servers=self._settings.bootstrap_servers,
                 continues=generation.continues,
             )
-            sink = ExternalSink(query, stream, self._store, spool, self._queries.report_operators)
+            report = self._queries.report_operators
+            sink = ExternalSink(query, stream, self._store, spool, report, wake_ups=wake_ups)
             self._external_sinks.append(sink)
             sink.open()
             return sink
@@ -135,6 +139,7 @@ class QueryLauncher:
             self._queries.report_operators,
             checkpoint=checkpoint,
             continues=generation.continues,
+            wake_ups=wake_ups,
         )
 
     def start(self, plan: Plan, sink: BatchSink, generation: Generation) -> None:
@@ -142,7 +147,10 @@ class QueryLauncher:
         name = plan.query.name
         launch = Launch(plan.query, generation, sink, self._exclusions[generation.query])
         writer = self._writer(name, generation.name, plan.rows, plan.mode, VIEW_TRIGGER)
-        self._queries.launch(name, partial(self._begin, writer.foreachBatch(sink), plan.mode), launch)
+        # Our operators need no batches without data for the watermark, which moves in the batch that brings it. In
+        # a run that is to end, Spark must not run them: those for the processing time never end.
+        empty_batches = not (plan.wakes_itself or (self._settings.once and plan.mode == APPEND))
+        self._queries.launch(name, partial(self._begin, writer.foreachBatch(sink), empty_batches), launch)
 
     def start_view(self, view: View, generation: Generation) -> None:
         """Plan a view and start it from the checkpoint of a generation, into the rows of the view's name."""
@@ -159,7 +167,7 @@ class QueryLauncher:
         name = topic.dead_letters
         sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, clock)
         writer = self._writer(name, name, unmatched, UPDATE, DEAD_LETTER_TRIGGER)
-        self._queries.launch(name, partial(self._begin, writer.foreachBatch(sink), UPDATE))
+        self._queries.launch(name, partial(self._begin, writer.foreachBatch(sink), True))
 
     def relaunch(self, launch: Launch) -> None:
         """Launch a query again, without the records that it leaves out by now."""
@@ -173,6 +181,9 @@ class QueryLauncher:
     def _spool(self, query: Query) -> Spool:
         return Spool(str(self._settings.data / "spool" / query.name))
 
+    def _wake_up_file(self, generation: Generation) -> Path:
+        return self._settings.checkpoint(generation.name) / WAKE_UPS_FILE
+
     def _writer(self, name: str, generation: str, rows: DataFrame, mode: str, interval: str) -> DataStreamWriter:
         writer = (
             rows.writeStream.queryName(name)
@@ -183,12 +194,9 @@ class QueryLauncher:
             return writer.trigger(availableNow=True)
         return writer.trigger(processingTime=interval)
 
-    def _begin(self, writer: DataStreamWriter, mode: str) -> StreamingQuery:
-        # An operator that uses processing time makes Spark run batches without data continuously. A run that is
-        # to end must not; ours need none, since a watermark moves in the batch that brings it.
-        endless = self._settings.once and mode == APPEND
+    def _begin(self, writer: DataStreamWriter, empty_batches: bool) -> StreamingQuery:
         before = self._spark.conf.get(_EMPTY_BATCHES)
-        self._spark.conf.set(_EMPTY_BATCHES, str(not endless).lower())
+        self._spark.conf.set(_EMPTY_BATCHES, str(empty_batches).lower())
         try:
             return writer.start()  # It copies the session's settings as they are now.
         finally:

@@ -12,10 +12,11 @@ from headwater.spark.pipeline.checkpoint import check_checkpoint
 from headwater.spark.pipeline.failures import Failure
 from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
 from headwater.spark.pipeline.plan import Plan
-from headwater.spark.pipeline.poison import Isolation, IsolationContext, nowhere
+from headwater.spark.pipeline.poison import Isolation
+from headwater.spark.pipeline.poison_search import IsolationContext, nowhere
 from headwater.spark.pipeline.rebuilds import Rebuilds
 from headwater.spark.pipeline.running_queries import Launch, RunningQueries
-from headwater.spark.pipeline.watch import Decision, GiveUp, Isolate, Relaunch, Watch
+from headwater.spark.pipeline.watch import Announce, Decision, GiveUp, Isolate, Relaunch, Watch
 from headwater.spark.session.jvm import died, java_exit, while_java_lives
 from headwater.store.facts import FactStore
 from headwater.store.generations import Generations
@@ -29,6 +30,8 @@ WATCH_EVERY_S = 0.5
 class Pipeline:
     """The queries of an app: starts them, retries those that fail, swaps in rebuilt views.
 
+    `announce` is called with a line for the user when a query fails, and with what is done about it.
+
     `RunningQueries` is the registry of the queries. `QueryLauncher` puts queries into it, `Watch` decides about
     those that fail, `Rebuilds` computes views again; the pipeline calls the three in turn.
     """
@@ -41,15 +44,17 @@ class Pipeline:
         facts: FactStore,
         settings: PipelineSettings,
         clock: Clock,
+        announce: Announce = lambda _: None,
     ) -> None:
         self._app = app
         self._spark = spark
         self._settings = settings
         self._clock = clock
+        self._store = store
         self._generations = Generations(store)
         self._queries = RunningQueries(facts, clock)
         self._launcher = QueryLauncher(app, spark, store, self._queries, settings)
-        self._watch = Watch(self._queries, settings.bootstrap_servers, clock)
+        self._watch = Watch(self._queries, settings.bootstrap_servers, clock, announce, self._count_dropped)
         self._rebuilds = Rebuilds(self._queries, self._launcher, app, self._generations, settings)
 
     @while_java_lives()
@@ -78,7 +83,8 @@ class Pipeline:
         """Watch the queries until all have ended, one is given up, or the monotonic time `until` is reached.
 
         A query that fails is restarted from its checkpoint; one that fails repeatedly is given up. Raises
-        SparkDiedError if Spark's Java process has died.
+        SparkDiedError if Spark's Java process has died, and HeadwaterError if a query has failed, or when all have
+        ended and a view was not rebuilt.
         """
         while True:
             if (code := java_exit()) is not None:
@@ -89,6 +95,7 @@ class Pipeline:
             for decision in self._watch.check_failures():
                 self._carry_out(decision)
             if not self._rebuilds.advance() and settled and self._queries.are_settled:
+                self._check_rebuilds()
                 return
             if until is not None and self._clock.monotonic() >= until:
                 return
@@ -117,6 +124,21 @@ class Pipeline:
             raise
         return True
 
+    def _count_dropped(self, query: str) -> dict[str, int]:
+        """Return how many rows and records of a query are not in its result, apart from those it leaves out."""
+        return {
+            "lateRows": self._store.late_count(query),
+            "ignoredRows": self._queries.ignored_rows(query),
+            "deadLetters": self._store.counters().get(query, 0),
+        }
+
+    def _check_rebuilds(self) -> None:
+        for view, reason in self._rebuilds.failed.items():
+            raise HeadwaterError(
+                f"view {view!r} was not rebuilt, it is as it was before: {reason}",
+                hint=f"fix the cause and run it again: headwater rebuild {view}",
+            )
+
     def _carry_out(self, decision: Decision) -> None:
         running = self._queries[decision.name]
         match decision:
@@ -126,9 +148,8 @@ class Pipeline:
             case Relaunch():
                 assert running.launch is not None
                 self._launcher.relaunch(running.launch)
-            case GiveUp(name, reason):
+            case GiveUp(name, reason, hint):
                 if not self._rebuilds.give_up(name, reason):
-                    hint = "fix the cause and start the app again: the query continues from its checkpoint"
                     raise HeadwaterError(f"query {name!r} failed: {reason}", hint=hint)
 
     def _isolate(self, name: str, launch: Launch, failure: Failure) -> Isolation:

@@ -4,10 +4,11 @@ The same function returns a stream or, for a computation over all records in the
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -32,40 +33,84 @@ OFFSETS_PER_TRIGGER_MAX = 500_000
 
 LOCAL_RECORDS_MAX = 20_000
 
+_TIMED_BY_SPARK = ("EventTimeWatermark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState")
+"""Nodes of a plan that need Spark's batches without data."""
+
 UPDATE, APPEND = "update", "append"
 """Spark's own aggregates update rows; our operators append changes, and Spark chains only in append mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A query as Spark runs it: its DataFrame, its output mode and its definition."""
+    """A query as Spark runs it: its DataFrame, its output mode and its definition.
+
+    `wakes_itself` means that its sources start a batch when the processing time requires one (`source.wake_ups`),
+    so Spark need not run batches without data.
+    """
 
     query: Query
     rows: DataFrame
     mode: str
     definition: Definition
+    wakes_itself: bool = False
 
 
 class ReadTopic(Protocol):
     """Reads a topic as a DataFrame."""
 
-    def __call__(self, topic: Topic, *, every_partition: bool = False) -> DataFrame: ...
+    def __call__(
+        self, topic: Topic, *, every_partition: bool = False, wake_ups: Path | None = None
+    ) -> DataFrame: ...
 
 
-def plan_query(query: Query, read: ReadTopic, spool: Spool) -> Plan:
-    """Call the query's function on streams; raise InvalidError for a mistake in it."""
+def plan_query(query: Query, read: ReadTopic, spool: Spool, wake_ups: Path) -> Plan:
+    """Call the query's function on streams; raise InvalidError for a mistake in it.
+
+    `wake_ups` is the file in which its sources find the next wake-up, if it needs any.
+    """
     with query_context(spool) as context:
         rows, mode = call_function(query, read), UPDATE
+    wakes_itself = False
     if context.operators:
         # Only now it is known that operators run kernels, which need every partition for their watermark. Spark
         # cannot pass rows of its own aggregates to them, so `windowed` runs kernels throughout.
+        again = partial(read, every_partition=True)
         with query_context(spool, runs_kernels=True) as context:
-            rows, mode = call_function(query, lambda topic: read(topic, every_partition=True)), APPEND
+            rows, mode = call_function(query, again), APPEND
+        if wakes_itself := _wakes_itself(rows, context.clocks):
+            with query_context(spool, runs_kernels=True) as context:
+                rows = call_function(query, partial(again, wake_ups=wake_ups))
     if not rows.isStreaming:
         raise InvalidError(
             f"cannot build {query.kind} {query.name!r}: its function must return a streaming DataFrame"
         )
-    return Plan(query=query, rows=rows, mode=mode, definition=define(query, rows, context.descriptions))
+    definition = define(query, rows, context.descriptions)
+    return Plan(query=query, rows=rows, mode=mode, definition=definition, wakes_itself=wakes_itself)
+
+
+def _wakes_itself(rows: DataFrame, clocks: int) -> bool:
+    """Return whether a query reads the log, and only its `clocks` operators need batches without data.
+
+    A watermark of Spark's own and a stateful function of the user's need them as well: for these Spark has to run
+    batches without data.
+    """
+    if not clocks:
+        return False
+    nodes = [(node.nodeName(), node) for node in _nodes(rows._jdf.queryExecution().analyzed())]
+    reads_log = any(name == "StreamingRelationV2" and node.sourceName() == "headwater" for name, node in nodes)
+    timed = {
+        node.functionExpr().resultId().id()  # The same if rows are used twice, in a union for example.
+        for name, node in nodes
+        if name.startswith("TransformWithState") and node.timeMode().toString() == "ProcessingTime"
+    }
+    return reads_log and len(timed) == clocks and not any(name.startswith(_TIMED_BY_SPARK) for name, _ in nodes)
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    children = plan.children()
+    for number in range(children.size()):
+        yield from _nodes(children.apply(number))
 
 
 def read_stream(
@@ -74,6 +119,7 @@ def read_stream(
     servers: str,
     *,
     every_partition: bool = False,
+    wake_ups: Path | None = None,
     starting: Starting | None = None,
     exclusions: Exclusions | None = None,
 ) -> DataFrame:
@@ -86,6 +132,7 @@ def read_stream(
         .option("startingOffsets", "earliest" if offsets is None else json.dumps({topic.name: offsets}))
         .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
         .option("everyPartition", str(every_partition).lower())
+        .options(**({} if wake_ups is None else {"wakeUps": str(wake_ups)}))
         .options(**_exclusion_options(exclusions, topic))
         .load()
     )

@@ -47,6 +47,8 @@ class Rebuilds:
         self._app = app
         self._generations = generations
         self._settings = settings
+        self.failed: dict[str, str] = {}
+        """Reasons why views were not rebuilt, by view."""
         self._targets: dict[str, Offsets] = {}
         """Offsets that a rebuild must have read before it replaces the view whose query was stopped."""
 
@@ -63,6 +65,7 @@ class Rebuilds:
             if generation.name == name and self._queries.get(generation.query) is not None:
                 self._queries.forget(name)
                 self._drop(generation)
+                self.failed[generation.query] = reason
                 body = {"state": "running", "note": f"rebuild given up: {reason}"}
                 self._queries.report(generation.query, body)
                 return True

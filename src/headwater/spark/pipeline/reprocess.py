@@ -12,9 +12,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headwater.app import View
-from headwater.errors import InvalidError
+from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.operators.windowed import WINDOW
 from headwater.spark.pipeline.batch_sinks import collected, signs_of
+from headwater.spark.pipeline.failures import read_failure
 from headwater.spark.pipeline.plan import call_function, read_all
 from headwater.spark.source.exclusions import Exclusions
 from headwater.store.late import LateRow
@@ -40,7 +41,15 @@ def reprocess_late(
             f"headwater rebuild {view.name}",
         )
     numbers = [row.number for row in waiting]
-    table = collected(rows)
+    try:
+        table = collected(rows)
+    except HeadwaterError:
+        raise
+    except Exception as error:
+        raise HeadwaterError(
+            f"cannot reprocess late rows of view {view.name!r}: {read_failure(str(error)).reason}",
+            hint="fix the cause and reprocess again: the view and its late rows are unchanged",
+        ) from error
     store.commit_late(view.name, table, numbers, signs=signs_of(table), affected=_missed(waiting))
     return len(waiting)
 

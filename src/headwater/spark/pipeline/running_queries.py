@@ -16,7 +16,7 @@ from headwater.clock import Clock
 from headwater.errors import InvalidError, UnavailableError
 from headwater.spark.pipeline.failures import Failure, first_line
 from headwater.spark.session.jvm import died, java_exit
-from headwater.spark.source.offsets import Offsets, from_json
+from headwater.spark.source.offsets import WOKEN, Offsets, from_json
 from headwater.store.facts import FactKind, FactStore
 from headwater.store.generations import MARK, Generation
 from headwater.transmit.client.client import LATEST, Client
@@ -153,8 +153,23 @@ class RunningQueries:
         self._facts.add(query, body, at_ms=self._clock.now_ms())
 
     def report_operators(self, query: str, body: dict[str, Any]) -> None:
-        """Record a fact about the stateful operators of a query."""
+        """Record a fact about the stateful operators of a query, with the number of rows they ignored so far."""
+        before = self._last_operators(query)
+        if before.get("run") != body["run"]:
+            before = {}
+        ignored = int(before.get("ignoredRows", 0))
+        if body["batchId"] > before.get("batchId", -1):  # Otherwise it was run again after a crash.
+            ignored += sum(operator.get("ignoredRows", 0) for operator in body["operators"].values())
+        body = {**body, "ignoredRows": ignored}
         self._facts.add(query, body, at_ms=self._clock.now_ms(), kind=FactKind.OPERATORS)
+
+    def ignored_rows(self, query: str) -> int:
+        """Return how many rows the operators of a query have ignored: changes older than the known ones."""
+        return int(self._last_operators(query).get("ignoredRows", 0))
+
+    def _last_operators(self, query: str) -> dict[str, Any]:
+        found = self._facts.latest(query, kind=FactKind.OPERATORS)
+        return found[-1].body if found else {}
 
 
 def offsets_read(progress: Any) -> Offsets:
@@ -166,7 +181,11 @@ def offsets_read(progress: Any) -> Offsets:
 
 
 def parse_offsets(text: Any) -> dict[str, dict[str, int]]:
-    return json.loads(text) if isinstance(text, str) else text or {}
+    """Read the offsets of a source from Spark's progress, without the time of waking; {} for another source."""
+    offsets = json.loads(text) if isinstance(text, str) else text
+    if not isinstance(offsets, dict):
+        return {}
+    return {name: each for name, each in offsets.items() if isinstance(each, dict) and name != WOKEN}
 
 
 def latest_offsets(servers: str, partitions: Offsets) -> Offsets:

@@ -4,12 +4,14 @@ A failed query is retried after a pause, which `Watch` does itself. Where more i
 (`Isolate`, `Relaunch`, `GiveUp`), which `Pipeline` carries out.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, UnavailableError
 from headwater.spark.pipeline.failures import PAUSE_MAX_S, Failure, Retries, read_failure
+from headwater.spark.pipeline.poison_search import EveryRecordFailsError
 from headwater.spark.pipeline.running_queries import (
     RunningIsolation,
     RunningQueries,
@@ -41,18 +43,34 @@ class GiveUp:
 
     name: str
     reason: str
+    hint: str = "fix the cause and start the app again: the query continues from its checkpoint"
 
 
 Decision = Isolate | Relaunch | GiveUp
+
+Announce = Callable[[str], None]
+"""Shows the user one line about a query that has failed."""
+
+CountDropped = Callable[[str], dict[str, int]]
+"""Returns how many rows and records of a query are not in its result, by the name of the number in facts."""
 
 
 class Watch:
     """Looks at all queries with each call of `report_progress` and `check_failures`."""
 
-    def __init__(self, queries: RunningQueries, servers: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        queries: RunningQueries,
+        servers: str,
+        clock: Clock,
+        announce: Announce = lambda _: None,
+        count_dropped: CountDropped = lambda _: {},
+    ) -> None:
         self._queries = queries
         self._servers = servers
         self._clock = clock
+        self._announce = announce
+        self._count_dropped = count_dropped
         self._retries = Retries()
 
     def report_progress(self) -> None:
@@ -62,7 +80,7 @@ class Watch:
             progress = running.streaming.lastProgress
             if progress is not None and progress.json != running.reported_progress:
                 running.reported_progress = progress.json
-                self._queries.report(name, self._progress_fact(running, progress))
+                self._queries.report(name, {**self._progress_fact(running, progress), **self._count_dropped(name)})
 
     def check_failures(self) -> list[Decision]:
         """Restart the failed queries whose pause is over; return what else has to be done about failed ones."""
@@ -82,9 +100,11 @@ class Watch:
         if pause is not None:
             self._queries.report(name, {"state": "waiting", "error": failure.reason})
             running.restart_at = self._clock.monotonic() + pause
+            self._announce(f"query {name} failed, next try in {pause:.0f} s: {failure.reason}")
             return None
         # A dead-letter query runs no function of the user's, so no record can make it fail.
         if failure.of_a_row and running.launch is not None:
+            self._announce(f"query {name} failed again: searching for the records that cause it: {failure.reason}")
             return Isolate(name, failure)
         return self._give_up(name, failure, failure.reason)
 
@@ -94,19 +114,27 @@ class Watch:
             return None
         running.isolation = None
         try:
-            isolation.result()
-        except UnavailableError:
+            found = isolation.result()
+        except UnavailableError as error:
             running.restart_at = self._clock.monotonic() + PAUSE_MAX_S
+            self._announce(f"query {name}: the search is repeated in {PAUSE_MAX_S:.0f} s: {error}")
             return None
+        except EveryRecordFailsError as error:
+            return self._give_up(name, Failure(str(error)), str(error), hint=error.hint)
         except HeadwaterError as error:
             failure = isolation.failure
             return self._give_up(name, failure, f"{failure.reason} (the search for poison rows failed: {error})")
         self._retries.forgive(name)
+        self._announce(
+            f"query {name} continues without {found} record{'s' if found > 1 else ''} on which it fails; see "
+            "`headwater deadletter list`"
+        )
         return Relaunch(name)
 
-    def _give_up(self, name: str, failure: Failure, reason: str) -> GiveUp:
+    def _give_up(self, name: str, failure: Failure, reason: str, hint: str | None = None) -> GiveUp:
         self._queries.report(name, {"state": "failed", "error": failure.reason})
-        return GiveUp(name, reason)
+        self._announce(f"query {name} has failed and is not tried again: {reason}")
+        return GiveUp(name, reason) if hint is None else GiveUp(name, reason, hint)
 
     def _progress_fact(self, running: RunningQuery, progress: Any) -> dict[str, Any]:
         return {

@@ -105,6 +105,13 @@ def bad_records(records: DataFrame, topic: Topic) -> DataFrame:
     return _decode(records, schema).where(_is_bad(topic)).select(*records.columns)
 
 
+def matching_records(records: DataFrame, topic: Topic) -> DataFrame:
+    """Return the records whose rows `good_rows` returns, unchanged."""
+    if topic.schema is None:
+        return records
+    return _decode(records, parse_schema(topic)).where(~_is_bad(topic)).select(*records.columns)
+
+
 def explain_misfit(value: bytes | None, topic: Topic) -> str:
     """Return the reason why a record does not match the schema."""
     if value is None:

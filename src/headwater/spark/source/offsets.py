@@ -1,6 +1,8 @@
 """The offsets that a query reads: options, limits and splits. Pure: no Spark, no connection.
 
-Names and meanings are those of Spark's Kafka source. Offsets have its JSON form too: `{"orders": {"0": 17}}`.
+Names and meanings are those of Spark's Kafka source. Offsets have its JSON form too: `{"orders": {"0": 17}}`. For
+a query that uses the processing time, they also have the time at which it was last woken (`wake_ups`):
+`{"orders": {"0": 17}, "@woken": {"ms": 1794900000000}}`.
 """
 
 import json
@@ -22,6 +24,8 @@ Excluded = tuple[tuple[TopicPartition, tuple[int, ...]], ...]
 BOOTSTRAP = "kafka.bootstrap.servers"
 ISOLATION = "kafka.isolation.level"
 READ_COMMITTED, _READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+WOKEN = "@woken"
+"""Key of the time of waking next to the topics; no topic can have this name."""
 _SELECTIONS = ("subscribe", "subscribepattern", "assign")
 
 
@@ -57,6 +61,8 @@ class SourceOptions:
     excluded: Excluded = ()
     reader: str | None = None
     """Name of the reader: records that were redriven for another reader are left out."""
+    wake_ups: str | None = None
+    """Path of the file with the query's next wake-up, at which a stream starts a batch without new records."""
 
     def wants(self, topic: str) -> bool:
         """Return whether a topic is to be read."""
@@ -95,24 +101,33 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         read_committed=_isolation(given) == READ_COMMITTED,
         excluded=_excluded(given.get("excludedoffsets")),
         reader=given.get("readername"),
+        wake_ups=given.get("wakeups"),
     )
 
 
-def to_json(offsets: Offsets) -> OffsetsJson:
-    """Convert offsets to the form in Spark's checkpoint."""
+def to_json(offsets: Offsets, woken: int | None = None) -> OffsetsJson:
+    """Convert offsets, and the time of waking if there is one, to the form in Spark's checkpoint."""
     result: OffsetsJson = {}
     for partition in sorted(offsets):
         result.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    if woken is not None:
+        result[WOKEN] = {"ms": woken}
     return result
 
 
 def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Convert offsets from the form in Spark's checkpoint."""
+    """Convert offsets from the form in Spark's checkpoint, without the time of waking."""
     return {
         TopicPartition(topic, int(number)): int(offset)
         for topic, partitions in offsets.items()
+        if topic != WOKEN
         for number, offset in partitions.items()
     }
+
+
+def woken_at(offsets: Mapping[str, Mapping[str, int]]) -> int | None:
+    """Return the time of waking in offsets of Spark's checkpoint; None if the query was never woken."""
+    return offsets.get(WOKEN, {}).get("ms")
 
 
 def limit_offsets(start: Offsets, latest: Offsets, max_rows: int) -> Offsets:

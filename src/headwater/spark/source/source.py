@@ -7,6 +7,7 @@ Options and columns are those of Spark's Kafka source.
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headwater.clock import SystemClock
 from headwater.errors import InvalidError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.spark.session.workers import freeze_imports
@@ -42,7 +44,9 @@ from headwater.spark.source.offsets import (
     read_options,
     split,
     to_json,
+    woken_at,
 )
+from headwater.spark.source.wake_ups import Alarm
 from headwater.spark.source.writer import ArrowProducer, producer_options
 from headwater.transmit.client.client import EARLIEST, LATEST, Client
 from headwater.transmit.records.to_arrow import to_arrow
@@ -117,9 +121,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: Client | None = None
         self._stop_at: Offsets | None = None
         self._latest: Offsets | None = None
+        self._alarm = None if options.wake_ups is None else Alarm(Path(options.wake_ups), SystemClock())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_client": None, "_stop_at": None, "_latest": None}
+        return {"_options": self._options, "_client": None, "_stop_at": None, "_latest": None, "_alarm": None}
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802
         return to_json(self._call(lambda c: _resolve(c, _partitions(c, self._options), self._options.starting)))
@@ -142,7 +147,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = {tp: max(end, known[tp]) for tp, end in self._latest.items()}
         if isinstance(limit, ReadMaxRows):
             latest = limit_offsets(known, latest, limit.max_rows)
-        return to_json({**known, **latest})
+        woken = woken_at(start)
+        if self._alarm is not None:
+            woken = self._alarm.woken(woken, once=self._stop_at is not None)
+        return to_json({**known, **latest}, woken)
 
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
         return None if self._latest is None else to_json(self._latest)
@@ -150,7 +158,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[InputPartition]:
         begin, until = from_json(start), from_json(end)
         changed = [tp for tp in until if until[tp] != begin.get(tp)]
-        if not changed:
+        if not changed and woken_at(start) == woken_at(end):
             return []
         earliest = self._call(lambda c: c.offsets(changed, EARLIEST))
         begin = {tp: begin.get(tp, earliest[tp]) for tp in changed}

@@ -189,6 +189,14 @@ function createPipeline(pipeline) {
   return { element, state, batch, error, values, chart, caption };
 }
 
+/** What a pipeline has read that is not in its result. */
+const DROPPED = [
+  ["leftOutRecords", "poison rows excluded"],
+  ["lateRows", "late rows"],
+  ["ignoredRows", "older changes ignored"],
+  ["deadLetters", "dead letters"],
+];
+
 function updatePipeline(parts, pipeline, zone) {
   setText(parts.state, pipeline.state ?? "unknown");
   setAttribute(parts.state, "data-state", pipeline.state ?? "unknown");
@@ -200,10 +208,11 @@ function updatePipeline(parts, pipeline, zone) {
   setText(parts.caption, describeHistory(pipeline.history));
 }
 
-function describeBatch({ batchId, lastProgressMs, leftOutRecords }, zone) {
+function describeBatch({ batchId, lastProgressMs, ...pipeline }, zone) {
   if (batchId === null) return "no batch yet";
-  const excluded = leftOutRecords ? `, ${formatCount(leftOutRecords)} poison rows excluded` : "";
-  return `batch ${formatCount(batchId)} at ${formatTime(lastProgressMs, zone)}${excluded}`;
+  const dropped = DROPPED.filter(([name]) => pipeline[name] > 0);
+  const numbers = dropped.map(([name, kind]) => `, ${formatCount(pipeline[name])} ${kind}`);
+  return `batch ${formatCount(batchId)} at ${formatTime(lastProgressMs, zone)}${numbers.join("")}`;
 }
 
 /** The records not read yet, and the time to catch up: `1,200 (4.0 s)`. */

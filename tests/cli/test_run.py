@@ -1,0 +1,81 @@
+"""`headwater run --once` ends with 0 if all queries succeeded, says what it left out, and fails otherwise."""
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.transmit.broker.embedded import Broker
+
+APP = """
+import headwater as hw
+
+app = hw.App("shop")
+orders = app.topic("orders", schema="product string, amount string")
+
+
+{query}
+"""
+
+CAST = """
+@app.view(orders, key="product")
+def amounts(orders):
+    return orders.selectExpr("product", "cast(amount as double) as amount")
+"""
+
+REJECTED = """
+@app.sink(orders, to=hw.Sqlite("results.db", table="products"))
+def products(orders):
+    return orders.select("product")
+"""
+
+
+@pytest.fixture
+def run(headwater: Any, broker: Broker, produce: Any, tmp_path: Path) -> Any:
+    def run_app(query: str, *amounts: str) -> Any:
+        (tmp_path / "shop.py").write_text(APP.format(query=query))
+        records = [json.dumps({"product": f"p{n}", "amount": amount}) for n, amount in enumerate(amounts)]
+        produce(broker.bootstrap_servers, "orders", [record.encode() for record in records])
+        return headwater("run", "shop.py", "--once", "-b", broker.bootstrap_servers)
+
+    return run_app
+
+
+def test_a_function_that_fails_on_every_row_fails_the_run(run: Any, headwater: Any) -> None:
+    result = run(CAST, "x", "y")
+    assert result.returncode == 1
+    error, hint = result.stderr.splitlines()
+    assert error.startswith("error: query 'amounts' failed: ")
+    assert "CAST_INVALID_INPUT" in error
+    assert "all 2 records of topic 'orders' in batch 0 fail" in error
+    assert hint.startswith("hint: fix the function")
+    assert "next try in 1 s" in result.stdout
+    (pipeline,) = (
+        p
+        for p in json.loads(headwater("pipeline", "list", "-o", "json").stdout)["pipelines"]
+        if p["name"] == "amounts"
+    )
+    assert (pipeline["state"], "all 2 records" in pipeline["error"]) == ("failed", True)
+
+
+def test_a_row_on_which_the_function_fails_is_reported(run: Any, headwater: Any) -> None:
+    result = run(CAST, "1", "2", "x", "4")
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert "view amounts: 3 rows" in lines
+    see = "see `headwater deadletter list orders.deadletter`"
+    assert f"amounts: 1 record left out because it fails on them; {see}" in lines
+    assert "1 excluded" in headwater("pipeline", "list").stdout
+
+
+def test_a_destination_that_refuses_every_row_fails_the_run(run: Any, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "results.db")) as db:
+        db.execute("create table products (product text check (product = ''))")
+    result = run(REJECTED, "1", "2", "3")
+    assert result.returncode == 1
+    assert "error: query 'products' failed: " in result.stderr
+    assert "CHECK constraint failed" in result.stderr
+    assert "all 3 records of topic 'orders' in batch 0 fail" in result.stderr
