@@ -13,6 +13,7 @@ from headwater.clock import SystemClock
 from headwater.errors import InvalidError
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.spark.pipeline.reprocess import reprocess_late
+from headwater.spark.source.decoding import EVENT_TIME_KEY
 from headwater.store.facts import FactKind, FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
@@ -144,8 +145,6 @@ def test_changes_are_windowed_again(spark: Any, broker: Broker, produce: Any, tm
 
 
 def test_a_batch_gives_the_result_of_the_complete_stream(spark: Any) -> None:
-    from headwater.spark.source.decoding import EVENT_TIME_KEY
-
     rows = spark.createDataFrame(
         [("tea", 1.0, 0), ("tea", 2.0, 15), ("tea", 4.0, 8), ("cocoa", 1.0, 120)],
         "product string, amount double, s int",
@@ -155,6 +154,41 @@ def test_a_batch_gives_the_result_of_the_complete_stream(spark: Any) -> None:
     )
     found = sorted((r["product"], r["total"], r["timing"], r["_change"]) for r in result.collect())
     assert found == [("cocoa", 1.0, "on_time", 1), ("tea", 7.0, "on_time", 1)]
+
+
+def test_the_global_window_has_the_same_rows_on_every_path(spark: Any) -> None:
+    """Rows without event time are counted by Spark's own operator, by the kernel, and over changes."""
+    rows = spark.createDataFrame(
+        [("tea", 1, 5), ("tea", 2, None), ("cocoa", 4, None)], "product string, n int, s int"
+    )
+    rows = rows.selectExpr("product", "n", "timestamp_seconds(s) as at").withMetadata("at", {EVENT_TIME_KEY: True})
+    changes = rows.selectExpr("*", "1 as _change").withMetadata("at", {EVENT_TIME_KEY: True})
+    arguments: dict[str, Any] = {"what": {"sum": hw.sum("n")}, "where": hw.Global(), "by": ["product"]}
+    native, kernel = hw.windowed(**arguments), hw.windowed(**arguments, when=hw.Default())
+    for result in (rows.transform(native), rows.transform(kernel), changes.transform(native)):
+        assert {(r["product"], r["sum"]) for r in result.collect()} == {("tea", 3), ("cocoa", 4)}
+
+
+def test_over_changes_the_default_mode_removes_empty_windows_and_splits_sessions(spark: Any) -> None:
+    changes = spark.createDataFrame(
+        [("tea", 0, 1), ("tea", 8, 1), ("tea", 16, 1), ("tea", 8, -1), ("cocoa", 3, 1), ("cocoa", 3, -1)],
+        "product string, s int, _change int",
+    ).selectExpr("product", "timestamp_seconds(s) as at", "_change")
+    changes = changes.withMetadata("at", {EVENT_TIME_KEY: True})
+    for where, expected in [
+        (hw.Tumbling("1 minute"), [("tea", 0, 2)]),
+        (hw.Session("10 seconds"), [("tea", 0, 1), ("tea", 16, 1)]),
+        (hw.Sliding("10 seconds"), [("tea", -10, 1), ("tea", 6, 1)]),
+    ]:
+        result = changes.transform(hw.windowed(what={"n": hw.count()}, where=where, by=["product"]))
+        found = [(r["product"], int(r["window"]["start"].timestamp()), r["n"]) for r in result.collect()]
+        assert sorted(found) == expected
+    with pytest.raises(InvalidError, match=r"with how=hw\.ACCUMULATING the panes of an hw\.Session"):
+        changes.transform(
+            hw.windowed(
+                what={"n": hw.count()}, where=hw.Session("10 seconds"), how=hw.ACCUMULATING, by=["product"]
+            )
+        )
 
 
 def test_event_times_are_corrected_by_the_offset_of_device_clocks(spark: Any) -> None:

@@ -154,7 +154,7 @@ class WindowedKernel:
         for part in parts:
             if self._has_gaps:
                 in_gap = pl.col(START) == GAP
-                ignored += part.filter(in_gap)[COUNT].sum()
+                ignored += int(part.filter(in_gap)[COUNT].sum())
                 part = part.filter(in_gap.not_().fill_null(True))
             if part.height:
                 changes.append(self._add(tables, part, now, late))

@@ -71,8 +71,12 @@ def windowed(
     that the trigger fires, with `event_time`,
     `timing` (early, on_time, late), `pane`, `nonspeculative_pane`, `is_final`, `trigger`, and
     `_change`: 1 for a row that is inserted, -1 for one that is retracted. Changes can be windowed again. A window
-    is discarded when the watermark has passed its end by `lateness`; rows that arrive for it later go to the late
+    is discarded when the watermark reaches its end plus `lateness`; rows that arrive for it later go to the late
     ledger.
+
+    Without `how`, the mode is RETRACTING if `events` are changes and for sessions, because results of windows that
+    exist no more must be removed; else ACCUMULATING. Sessions and sliding windows over changes accept no other
+    mode than RETRACTING, and windows by processing time (except Global) no changes.
     """
     columns = {name: value for name, value in what.items() if isinstance(value, Column)}
     windowing = Windowing(
