@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import InvalidError
 from headwater.process.device_clocks import ClockKernel, DeviceClocks
-from headwater.spark.kernels.attach import attach
+from headwater.spark.kernels.attach import INPUTS, attach
 from headwater.spark.kernels.frames import empty_like
 from headwater.spark.source.decoding import event_time_of
 
@@ -35,7 +35,7 @@ def correct_clocks(
         rows = events.withColumns({name: F.unix_micros(F.col(name).cast("timestamp")) for name in names})
         kernel = ClockKernel.of(clocks, empty_like(rows.schema).schema)
         # Without the state's schema, unlike other operators: existing checkpoints have it so.
-        description = {"name": "correct_clocks", "by": [device], "memory": memory}
+        description = {"name": "correct_clocks", "by": [device], "memory": memory, INPUTS: (events,)}
         moved = attach(rows, kernel, description, by=[device], kind="clocks")
         times = {name: F.timestamp_micros(name) for name in names}
         return moved.withColumns(times).withMetadata(event, events.schema[event].metadata)

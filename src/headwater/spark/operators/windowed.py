@@ -19,7 +19,7 @@ from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
 from headwater.process.windows.triggers import Default, Trigger
 from headwater.process.windows.windowing import EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
 from headwater.process.windows.windows import Global, Hopping, Tumbling, Window, offset_micros
-from headwater.spark.kernels.attach import OutputTiming, attach, describe
+from headwater.spark.kernels.attach import INPUTS, OutputTiming, attach, describe
 from headwater.spark.kernels.query_context import current_query
 from headwater.spark.kernels.runner import Times
 from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
@@ -113,7 +113,7 @@ def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Colum
         _refuse_columns(columns, windowing, needs_kernel=True)
         return _changes(events, windowing)  # Spark's aggregates cannot retract.
     parts = _parts(windowing) | {"what": {**windowing.what, **columns}}
-    current_query().descriptions.append({"name": "windowed", **parts})
+    current_query().descriptions.append({"name": "windowed", **parts, INPUTS: (events,)})
     results = [
         columns.get(name, _FUNCTIONS[a.function](a.column or "*")).alias(name)
         for name, a in windowing.what.items()
@@ -146,7 +146,7 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     changes = attach(
         rows,
         kernel,
-        describe("windowed", kernel, _parts(windowing)),
+        describe("windowed", kernel, _parts(windowing), events),
         by=windowing.by,
         kind="windowed",
         times=replace(times, processing_time=needs_clock),
