@@ -62,7 +62,7 @@ def _named(part: Mapping[str, pl.Expr]) -> list[tuple[str, pl.Expr]]:
 def _expressions(named: list[tuple[str, pl.Expr]], aggregate: CustomAggregate) -> str:
     text = "; ".join(f"{name} = {expression}" for name, expression in named)
     if "python" in text or "map" in text:  # The text of such an expression does not show its function.
-        text += print_of_code(type(aggregate))
+        text += print_of_code(aggregate)
     return f"Polars {pl.__version__}, {_PYTHON}: {text}"
 
 
@@ -93,8 +93,13 @@ def _parts(value: Any, depth: int) -> Any:
     if _is_library(getattr(kind, "__module__", "")):
         return [kind.__name__, getattr(value, "__name__", "")]
     body = [[name, below(part)] for name, part in sorted(vars(kind).items()) if isinstance(part, FunctionType)]
-    own = [] if isinstance(value, type) else below(getattr(value, "__dict__", {}))
+    own = [] if isinstance(value, type) else below(_attributes(value))
     return [kind.__name__, body, own]
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    names = [*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ())]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _function_parts(function: FunctionType, depth: int) -> Any:

@@ -83,18 +83,18 @@ def check_definition(query: Query, was: Definition | None, now: Definition) -> l
     raise ConflictError(
         f"cannot continue {query.kind} {query.name!r}: its definition has changed since its checkpoint was "
         f"made:{changes}",
-        hint=continue_hint(query),
+        hint=continue_hint(query, is_view=query.kind == "view" and was is not None and was.kind != "sink"),
     )
 
 
-def continue_hint(query: Query) -> str:
-    """Return a hint for a query that cannot continue from its checkpoint."""
+def continue_hint(query: Query, *, is_view: bool) -> str:
+    """Return a hint for a query that cannot continue from its checkpoint; a view can be recomputed alongside."""
     ways = [
         f"headwater rebuild {query.name} --from start: delete the results, and start with the first record",
         f"headwater rebuild {query.name} --from now: keep the results, and continue from here with empty state",
         "give it another name: then both versions run side by side",
     ]
-    if query.kind == "view":
+    if is_view:
         ways.insert(
             0, f"headwater rebuild {query.name}: recompute it from the log, and swap it in when it has caught up"
         )
