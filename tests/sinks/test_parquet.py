@@ -2,14 +2,16 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -154,20 +156,71 @@ def test_other_readers_read_the_files(tmp_path: Path) -> None:
     assert pl.read_parquet(hw.parquet_files(tmp_path)).to_dicts() == [{"k": 2, "v": 5}]
 
 
+def globbed(folder: Path) -> list[int]:
+    """Return the keys that readers find who take all files with the suffix, below the folder or in `data`."""
+    found = sorted(pl.read_parquet(f"{folder}/**/*.parquet")["k"].to_list())
+    assert sorted(pq.read_table(folder / "data").column("k").to_pylist()) == found
+    rows = duckdb.sql(f"select k from read_parquet('{folder}/**/*.parquet') order by k").fetchall()
+    assert [key for (key,) in rows] == found
+    return found
+
+
+@pytest.mark.parametrize("stream", [PLAIN, KEYED], ids=["plain", "keyed"])
+def test_readers_of_all_files_see_each_row_once(tmp_path: Path, stream: Stream) -> None:
+    sign = 1 if stream.key else None
+    with closing(hw.Parquet(tmp_path).open(stream)) as writer:
+        for number in range(20):  # Small files are merged, or rewritten.
+            writer.write(batch_of(number, [number], 0, sign))
+            assert globbed(tmp_path) == list(range(number + 1))
+    before = hw.parquet_files(tmp_path)
+    with closing(hw.Parquet(tmp_path).open(stream)) as writer:
+        writer.write(replace(batch_of(0, [7], 1, sign), run="another"))
+    assert globbed(tmp_path) == [7]
+    assert sorted(pl.read_parquet(before)["k"].to_list()) == list(range(20))  # for ten minutes
+
+
+def test_an_interrupted_write_leaves_nothing_to_readers_of_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(hw.Parquet(tmp_path).open(PLAIN)) as writer:
+        writer.write(batch_of(0, [0]))
+    for interrupt in interruptions(tmp_path, monkeypatch, PLAIN):
+        with suppress(Interrupted):
+            interrupt(batch_of(1, [1]))
+        assert globbed(tmp_path) in ([0], [0, 1])
+        hw.Parquet(tmp_path).open(PLAIN).close()
+        assert globbed(tmp_path) == sorted(rows_in(tmp_path))
+
+
+def test_a_folder_of_an_earlier_version_is_continued(tmp_path: Path) -> None:
+    with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
+        writer.write(batch_of(0, [1], 0, 1))
+    shutil.rmtree(tmp_path / "kept")  # Earlier versions had no such folder,
+    (tmp_path / "data" / "replaced.parquet").write_bytes(b"")  # and replaced files next to the others.
+    before = hw.parquet_files(tmp_path)
+    assert rows_in(tmp_path) == {1: 0}
+    with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
+        assert globbed(tmp_path) == [1]
+        writer.write(batch_of(1, [1], 5, 1))
+    assert hw.parquet_files(tmp_path) != before
+    assert rows_in(tmp_path) == {1: 5}
+    assert globbed(tmp_path) == [1]
+
+
 def test_files_without_a_manifest_are_deleted_after_the_grace_period(tmp_path: Path) -> None:
     with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:
         for number in range(5):
             writer.write(batch_of(number, [1], number, 1))
-    (tmp_path / "data" / "leftover.parquet").write_bytes(b"of an interrupted batch")
+    (tmp_path / "kept" / "leftover").write_bytes(b"of an interrupted batch")
     (tmp_path / "manifests" / ".leftover.tmp").write_bytes(b"")
     chain = ManifestChain(tmp_path)
     newest = chain.newest()
     assert newest is not None
     now_ms = int(max(p.stat().st_mtime for p in tmp_path.rglob("*")) * 1000)
     chain.clean(newest, now_ms)
-    assert len(list((tmp_path / "data").iterdir())) == 6
+    assert len(list((tmp_path / "kept").iterdir())) == 6
     chain.clean(newest, now_ms + 2 * GRACE_MS)
-    assert [str(path) for path in (tmp_path / "data").iterdir()] == hw.parquet_files(tmp_path)
+    assert [str(path) for path in (tmp_path / "kept").iterdir()] == hw.parquet_files(tmp_path)
     assert len(list((tmp_path / "manifests").iterdir())) == 1
     assert rows_in(tmp_path) == {1: 4}
     with closing(hw.Parquet(tmp_path).open(KEYED)) as writer:

@@ -79,6 +79,8 @@ def open_spark(app: App, log: Log, stores: Stores, settings: RunSettings, report
         report(f"Spark is ready; its log is {log_file}")
         stack.callback(pipeline.stop)
         pipeline.start()
+        for note in pipeline.notes:
+            report(note)
         for query in app.sink_queries:
             promise = _describe(query.to.guarantee)
             report(f"sink {query.name} writes to {type(query.to).__name__}, {promise}")

@@ -1,12 +1,17 @@
 """A folder of data files and manifests: the table consists of the files that the newest manifest names.
 
-    folder/data/<unique>.parquet        written and synced before a manifest names them, never changed
+    folder/kept/<unique>                written and synced before a manifest names them, never changed
+    folder/data/<unique>.parquet        links to the files that the newest manifest names, and to no others
     folder/manifests/<version>.json     the whole state after a commit; versions have no gaps
 
 A commit is one new manifest. It is written to a temporary file, synced, and linked to its name, which fails if the
 name exists: of two writers that both saw version 7, one creates version 8 and the other gets an error. Readers see
 a whole commit or none of it. Files that no manifest of the last ten minutes names are deleted, so a reader has ten
 minutes to read its files.
+
+Many readers take all files that match `data/*.parquet` instead. So a file is linked there after the commit that
+adds it, and is removed from there after the commit that replaces it; after a crash in between, the next writer
+does that. Until then such a reader misses the last commit; readers of the manifest do not.
 """
 
 import base64
@@ -16,7 +21,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +33,7 @@ from headwater.sinks.progress import SinkProgress
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SUFFIX = ".parquet"
 GRACE_MS = 10 * 60 * 1000
 _MANIFEST = re.compile(r"(\d{12})\.json")
 _TRIES_MAX = 100
@@ -68,11 +74,12 @@ class ManifestChain:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data = folder / "data"
+        self._kept = folder / "kept"
         self._manifests = folder / "manifests"
 
     def create(self) -> None:
         """Create the folders."""
-        for path in (self.data, self._manifests):
+        for path in (self.data, self._kept, self._manifests):
             path.mkdir(parents=True, exist_ok=True)
         sync_directory(self.folder)
 
@@ -115,6 +122,28 @@ class ManifestChain:
             raise self._superseded()
         return after
 
+    def path_of(self, file: DataFile) -> Path:
+        """Return the path at which a file stays for ten minutes after it was replaced."""
+        kept = self._kept / file.name.removesuffix(SUFFIX)
+        return kept if kept.exists() else self.data / file.name  # Earlier versions kept no second link.
+
+    def show(self, newest: Manifest) -> None:
+        """Make `data` contain exactly the files of the newest manifest, for readers that do not read manifests."""
+        if self._versions()[-1:] != [newest.version]:
+            return  # A later writer does it.
+        named = {file.name for file in newest.files}
+        shown = {path.name for path in self.data.iterdir()}
+        for name in shown - named:
+            kept = self._kept / name.removesuffix(SUFFIX)
+            with suppress(FileExistsError, FileNotFoundError):
+                os.link(self.data / name, kept)  # Written by an earlier version; a reader may still need it.
+            (self.data / name).unlink(missing_ok=True)
+        for name in named - shown:
+            with suppress(FileExistsError):
+                os.link(self._kept / name.removesuffix(SUFFIX), self.data / name)
+        if shown != named:
+            sync_directory(self.data)
+
     def check(self, manifest: Manifest) -> None:
         """Raise Superseded unless this manifest is the newest."""
         if self._versions()[-1:] != [manifest.version]:
@@ -134,7 +163,8 @@ class ManifestChain:
                     path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue
-        for path in [*self.data.iterdir(), *self._manifests.glob(".*.tmp")]:
+        named |= {name.removesuffix(SUFFIX) for name in named}
+        for path in [*self._kept.iterdir(), *self._manifests.glob(".*.tmp")]:
             try:
                 if path.name not in named and _age_ms(path, now_ms) >= GRACE_MS:
                     path.unlink()
@@ -143,17 +173,17 @@ class ManifestChain:
 
     def write_file(self, write: Callable[[str], int], *, low: int = 0) -> DataFile:
         """Write and sync a data file under a unique name; `write` gets its path and returns the number of rows."""
-        path = self.data / f"{uuid.uuid4().hex}.parquet"
+        path = self._kept / uuid.uuid4().hex
         try:
             rows = write(str(path))
             with open(path, "rb") as file:
                 sync_file(file)
                 size = os.fstat(file.fileno()).st_size
-            sync_directory(self.data)
+            sync_directory(self._kept)
         except BaseException:
             path.unlink(missing_ok=True)  # A half-written file would take space on a full disk.
             raise
-        return DataFile(name=path.name, rows=rows, bytes=size, low=low)
+        return DataFile(name=path.name + SUFFIX, rows=rows, bytes=size, low=low)
 
     def _superseded(self) -> Superseded:
         return Superseded(

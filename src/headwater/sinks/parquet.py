@@ -70,7 +70,7 @@ def parquet_files(folder: str | Path) -> list[str]:
     manifest = chain.newest()
     if manifest is None:
         raise InvalidError(f"cannot read {str(folder)!r}: no sink has written there")
-    return [str(chain.data / file.name) for file in manifest.files]
+    return [str(chain.path_of(file)) for file in manifest.files]
 
 
 def read_parquet(folder: str | Path) -> pa.Table:
@@ -119,6 +119,7 @@ class _ParquetWriter:
         self._stream = stream
         self._manifest = manifest
         self._clock = SystemClock()
+        chain.show(manifest)
         chain.clean(manifest, self._clock.now_ms())
 
     def write(self, batch: Batch) -> bool:
@@ -138,6 +139,7 @@ class _ParquetWriter:
         new = self._rewrite(old, batch) if self._stream.key else self._append(old, batch)
         self._commit(replace(before, files=tuple(new), progress=step.progress))
         self._merge()
+        self._chain.show(self._manifest)
         if self._manifest.version % _CLEAN_EVERY == 0:
             self._chain.clean(self._manifest, self._clock.now_ms())
         return True
@@ -237,7 +239,7 @@ def _write_table(rows: pa.Table, path: str) -> int:
 
 
 def _read(chain: ManifestChain, file: DataFile) -> pa.Table:
-    path = chain.data / file.name
+    path = chain.path_of(file)
     try:
         return pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:

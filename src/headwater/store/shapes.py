@@ -17,6 +17,10 @@ class ViewShape:
     key: tuple[str, ...]
     columns: tuple[Column, ...]
 
+    def holds(self, other: "ViewShape") -> bool:
+        """Return whether rows of another shape can be stored in this one: the order of columns may differ."""
+        return (self.key, set(self.columns)) == (other.key, set(other.columns))
+
     def column(self, name: str) -> Column:
         for column in self.columns:
             if column.name == name:

@@ -97,7 +97,12 @@ class ViewStore:
         check_access(shape, how)
         with self.writing() as db:
             known = tables.shape_or_none(db, shape.name)
-            if known is not None and known != shape:
+            fits = known is None or known.holds(shape)
+            if not fits and tables.progress_of(db, shape.name) is None:  # It never had rows.
+                tables.drop(db, shape.name)
+                known = None
+            elif not fits:
+                assert known is not None
                 raise ConflictError(
                     f"cannot continue view {shape.name!r}: its columns are {tables.describe(known)}, "
                     f"and the app now computes {tables.describe(shape)}",

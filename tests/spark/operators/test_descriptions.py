@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import headwater as hw
+from headwater.spark.definition.definition import _plain
+from headwater.spark.kernels.attach import INPUTS
 from headwater.spark.kernels.query_context import query_context
-from headwater.spark.pipeline.definition import _plain
 from headwater.spark.source.decoding import EVENT_TIME_KEY
 
 COUNT = {"n": "Aggregate(count)"}
@@ -21,6 +22,7 @@ def described(spark: Any, function: Callable[[Any], Any]) -> dict[str, Any]:
     with query_context(None) as context:
         function(rows.withMetadata("at", {EVENT_TIME_KEY: True}))
     (description,) = context.descriptions
+    assert all(each.columns for each in description.pop(INPUTS))
     plain: dict[str, Any] = _plain(description)
     return plain
 

@@ -116,7 +116,7 @@ def test_a_view_with_a_kernel_restarts_from_now_or_from_the_start(
     per_batch = {"when": hw.Repeatedly(hw.EveryBatch()), "how": hw.RETRACTING}
     assert shop.run(windows("1 minute", **per_batch)) == BY_MINUTE
     more = {"revenue": hw.sum("amount"), "orders": hw.count()}
-    with pytest.raises(ConflictError, match="what orders: none -> Aggregate"):
+    with pytest.raises(ConflictError, match=r"what: 'orders' is new \(count\(\)\)"):
         shop.run(windows("1 minute", **per_batch, what=more))
     with pytest.raises(ConflictError, match="how: retracting -> discarding"):
         shop.run(windows("1 minute", when=per_batch["when"], how=hw.DISCARDING))

@@ -6,7 +6,7 @@ A new operator is a kernel in `headwater.process` and a function in `headwater.s
 2. makes the kernel for the schema of its input (`operators.timing.kernel_schema`),
 3. calls `attach` with a description of what it computes (`describe`).
 
-The description is kept with the query's checkpoint (`pipeline.definition`). A query whose description has changed
+The description is kept with the query's checkpoint (`definition`). A query whose description has changed
 cannot continue from its checkpoint, so neither the names nor the texts in it may change without need.
 """
 
@@ -28,6 +28,9 @@ from headwater.spark.source.decoding import EVENT_TIME_KEY
 
 Description = dict[str, Any]
 
+INPUTS = "inputs"
+"""Part of a description: the DataFrames that the operator was applied to; the steps to them are described, too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputTiming:
@@ -43,10 +46,10 @@ class OutputTiming:
     hold: int = 0
 
 
-def describe(name: str, kernel: OperatorKernel, parts: Mapping[str, Any]) -> Description:
-    """Describe an operator by its name, its arguments and the schema of its state."""
+def describe(name: str, kernel: OperatorKernel, parts: Mapping[str, Any], *inputs: DataFrame) -> Description:
+    """Describe an operator by its name, its arguments, the schema of its state, and its inputs."""
     state = {name: str(dict(table.schema)) for name, table in kernel.initial().items()}
-    return {"name": name, **parts, "state": state}
+    return {"name": name, **parts, "state": state, INPUTS: inputs}
 
 
 def attach(

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import InvalidError
 from headwater.process.device_clocks import OFFSET, ClockKernel, DeviceClocks
-from headwater.spark.kernels.attach import attach
+from headwater.spark.kernels.attach import INPUTS, attach
 from headwater.spark.kernels.change_lineage import changes_of
 from headwater.spark.kernels.column_names import column, with_metadata
 from headwater.spark.kernels.frames import empty_like
@@ -49,7 +49,7 @@ def correct_clocks(
             rows = rows.withColumn(SOURCE, timing.source())
         kernel = ClockKernel.of(clocks, empty_like(rows.schema).schema)
         # Without the state's schema, unlike other operators: existing checkpoints have it so.
-        description = {"name": "correct_clocks", "by": [device], "memory": memory}
+        description = {"name": "correct_clocks", "by": [device], "memory": memory, INPUTS: (events,)}
         moved = attach(rows, kernel, description, by=[device], kind="clocks")
         times = {name: F.timestamp_micros(column(name)) for name in names}
         if timing.has_watermark:  # It was known by the clock of the row's device, too.

@@ -191,7 +191,7 @@ def _attach(
     return attach(
         with_marks(rows, timing),
         kernel,
-        describe(kind, kernel, {"by": list(by), **parts}),
+        describe(kind, kernel, {"by": list(by), **parts}, rows),
         by=by,
         kind=kind,
         times=mark_times(timing),

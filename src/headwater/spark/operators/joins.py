@@ -85,6 +85,7 @@ def join(
         _check_times(left, right)
         history = AsOfKernel.of(on, kind, *schemas, lateness=late)
         gone = F.lit(False) if deleted is None else F.expr(deleted)
+        parts |= {} if deleted is None else {"deleted": deleted}
         # A table often has no changes for long, and must not hold the stream back.
         timings = (
             timings[0],
@@ -131,7 +132,7 @@ def _run(
     return attach(
         rows if has_watermark else rows.drop(MARK, SOURCE),
         kernel,
-        describe("join", kernel, {"on": dict(sides.pairs), **parts}),
+        describe("join", kernel, {"on": dict(sides.pairs), **parts}, left, right),
         by=sides.keys,
         kind="join",
         times=mark_times(*timings),

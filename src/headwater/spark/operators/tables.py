@@ -71,7 +71,7 @@ def table(
     return attach(
         prepared,
         kernel,
-        describe("table", kernel, parts),
+        describe("table", kernel, parts, changes),
         by=keys,
         kind="table",
         times=mark_times(timing),

@@ -25,7 +25,7 @@ from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
 from headwater.process.windows.triggers import Default, EveryBatch, Trigger
 from headwater.process.windows.windowing import EVENT_TIME_COLUMN, PANE_COLUMNS, Mode, Windowing
 from headwater.process.windows.windows import Global, Hopping, Tumbling, Window, offset_micros
-from headwater.spark.kernels.attach import OutputTiming, attach, describe, event_time_marks
+from headwater.spark.kernels.attach import INPUTS, OutputTiming, attach, describe, event_time_marks
 from headwater.spark.kernels.change_lineage import with_change
 from headwater.spark.kernels.column_names import column, with_metadata
 from headwater.spark.kernels.query_context import current_query
@@ -144,7 +144,7 @@ def _plain(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column
 
 def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> DataFrame:
     parts = _parts(windowing.over(changes=False)) | {"what": {**windowing.what, **columns}}
-    current_query().descriptions.append({"name": "windowed", **parts})
+    current_query().descriptions.append({"name": "windowed", **parts, INPUTS: (events,)})
     results = [
         (columns[name] if name in columns else _spark_aggregate(a)).alias(name)
         for name, a in windowing.what.items()
@@ -184,7 +184,7 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     changes = attach(
         rows,
         kernel,
-        describe("windowed", kernel, _parts(windowing)),
+        describe("windowed", kernel, _parts(windowing), events),
         by=windowing.by,
         kind="windowed",
         times=replace(times, processing_time=needs_clock),

@@ -123,6 +123,11 @@ def end_offsets(checkpoint: Path, batch: int) -> Offsets:
     return _read_offsets(checkpoint / "offsets" / str(batch)) if batch >= 0 else {}
 
 
+def has_begun(checkpoint: Path) -> bool:
+    """Return whether a batch was begun with the checkpoint."""
+    return bool(_numbers(checkpoint / "offsets"))
+
+
 def last_done(checkpoint: Path) -> int:
     """Return the number of the last finished batch; -1 before the first."""
     return max(_numbers(checkpoint / "commits"), default=-1)

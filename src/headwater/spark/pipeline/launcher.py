@@ -4,6 +4,8 @@ Everything a query needs to continue after a crash is below the app's data direc
 (`checkpoints/<query>`) and the store with its results.
 """
 
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,17 +22,13 @@ from headwater.change import CHANGE
 from headwater.clock import Clock
 from headwater.errors import ConflictError
 from headwater.sink import Stream
+from headwater.spark.definition.definition import keep_partitions, read_definition, write_definition
+from headwater.spark.definition.differences import Difference, check_definition
 from headwater.spark.kernels.spool import Spool
 from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
 from headwater.spark.pipeline.batch_sinks import BatchSink, ExternalSink, ViewSink
-from headwater.spark.pipeline.checkpoint import last_done, run_of
+from headwater.spark.pipeline.checkpoint import has_begun, last_done, run_of
 from headwater.spark.pipeline.dead_letters import DEAD_LETTER_TRIGGER, dead_letter_sink
-from headwater.spark.pipeline.definition import (
-    check_definition,
-    keep_partitions,
-    read_definition,
-    write_definition,
-)
 from headwater.spark.pipeline.plan import APPEND, UPDATE, Plan, plan_query, read_stream
 from headwater.spark.pipeline.running_queries import Launch, RunningQueries
 from headwater.spark.source.decoding import bad_records
@@ -78,6 +76,8 @@ class QueryLauncher:
         self._generations = Generations(store)
         self._exclusions: dict[str, Exclusions] = {}
         self._external_sinks: list[ExternalSink] = []
+        self.notes: list[str] = []
+        """Changes with which queries continue, in words."""
 
     def load_exclusions(self) -> None:
         """Read which records each query leaves out; needed before anything is planned."""
@@ -102,13 +102,32 @@ class QueryLauncher:
         )
         return plan_query(query, read, self._spool(query), self._wake_up_file(generation))
 
-    def save_definition(self, plan: Plan, generation: Generation) -> None:
-        """Save a query's definition with its checkpoint; ConflictError if it does not match the checkpoint."""
+    def check_definition(self, plan: Plan, generation: Generation) -> list[Difference]:
+        """Return how a query differs from its checkpoint; ConflictError if it cannot continue from there.
+
+        A checkpoint from which nothing was written yet holds nothing to continue: it is deleted if the query has
+        changed.
+        """
         folder = self._settings.checkpoint(generation.name)
-        for difference in check_definition(folder, plan.query, plan.definition):
-            body = {"state": "starting", "note": f"continues with a compatible change: {difference}"}
-            self._queries.report(plan.query.name, body)
-        write_definition(folder, keep_partitions(read_definition(folder), plan.definition))
+        if not has_begun(folder):
+            return []
+        try:
+            return check_definition(plan.query, read_definition(folder), plan.definition)
+        except ConflictError:
+            if not self._wrote_nothing(plan.query, folder):
+                raise
+            shutil.rmtree(folder)
+            return []
+
+    def save_definition(self, plan: Plan, generation: Generation, differences: Sequence[Difference]) -> None:
+        """Save a query's definition with its checkpoint, and report the differences from the one before."""
+        folder = self._settings.checkpoint(generation.name)
+        for difference in differences:
+            note = f"continues with a change that {difference.effect}: {difference}"
+            self._queries.report(plan.query.name, {"state": "starting", "note": note})
+            self.notes.append(f"{plan.query.kind} {plan.query.name} {note}")
+        was = read_definition(folder) if has_begun(folder) else None
+        write_definition(folder, keep_partitions(was, plan.definition))
 
     def make_sink(self, plan: Plan, generation: Generation) -> BatchSink:
         """Make a query's sink: open its external sink, or declare its view in the store."""
@@ -155,8 +174,10 @@ class QueryLauncher:
     def start_view(self, view: View, generation: Generation) -> None:
         """Plan a view and start it from the checkpoint of a generation, into the rows of the view's name."""
         plan = self.plan(view, generation)
-        self.save_definition(plan, generation)
-        self.start(plan, self.make_sink(plan, generation), generation)
+        differences = self.check_definition(plan, generation)
+        sink = self.make_sink(plan, generation)
+        self.save_definition(plan, generation, differences)
+        self.start(plan, sink, generation)
 
     def read_unmatched(self, topic: Topic) -> DataFrame:
         """Return the stream of a topic's records that do not match its schema."""
@@ -177,6 +198,12 @@ class QueryLauncher:
         """Close the external sinks."""
         for sink in self._external_sinks:
             sink.close()
+
+    def _wrote_nothing(self, query: Query, folder: Path) -> bool:
+        """Return whether no batch of a checkpoint was written; of a sink, only its destination knows that."""
+        progress = self._store.progress(query.name)
+        is_written = progress is not None and progress.run == run_of(folder)
+        return isinstance(query, View) and last_done(folder) < 0 and not is_written
 
     def _spool(self, query: Query) -> Spool:
         return Spool(str(self._settings.data / "spool" / query.name))

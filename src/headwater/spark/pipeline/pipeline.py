@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from headwater.app import App
 from headwater.clock import Clock
 from headwater.errors import ConflictError, HeadwaterError
+from headwater.spark.definition.differences import Difference
 from headwater.spark.pipeline.checkpoint import check_checkpoint
 from headwater.spark.pipeline.failures import Failure
 from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
@@ -19,7 +20,7 @@ from headwater.spark.pipeline.running_queries import Launch, RunningQueries
 from headwater.spark.pipeline.watch import Announce, Decision, GiveUp, Isolate, Relaunch, Watch
 from headwater.spark.session.jvm import died, java_exit, while_java_lives
 from headwater.store.facts import FactStore
-from headwater.store.generations import Generations
+from headwater.store.generations import Generation, Generations
 from headwater.store.views import ViewStore
 
 __all__ = ["Pipeline", "PipelineSettings"]
@@ -68,11 +69,11 @@ class Pipeline:
         self._launcher.load_exclusions()
         plans = [self._launcher.plan(query) for query in self._app.queries]
         unmatched = [(topic, self._launcher.read_unmatched(topic)) for topic in with_schema]
-        continuing = [
-            (plan, self._generations.current(plan.query.name)) for plan in plans if self._can_continue(plan)
-        ]
-        sinks = [self._launcher.make_sink(plan, generation) for plan, generation in continuing]
-        for (plan, generation), sink in zip(continuing, sinks, strict=True):
+        continuing = [found for plan in plans if (found := self._continuation(plan)) is not None]
+        sinks = [self._launcher.make_sink(plan, generation) for plan, generation, _ in continuing]
+        for plan, generation, differences in continuing:
+            self._launcher.save_definition(plan, generation, differences)
+        for (plan, generation, _), sink in zip(continuing, sinks, strict=True):
             self._launcher.start(plan, sink, generation)
         for topic, records in unmatched:
             self._launcher.start_dead_letters(topic, records, self._clock)
@@ -106,6 +107,11 @@ class Pipeline:
         self._queries.stop()
         self._launcher.close()
 
+    @property
+    def notes(self) -> list[str]:
+        """The changes with which queries have continued from their checkpoints, in words."""
+        return self._launcher.notes
+
     def rows_read(self) -> dict[str, int]:
         """Return how many records each query has read since the start."""
         return self._queries.rows_read()
@@ -114,15 +120,15 @@ class Pipeline:
         """Return how many records each query leaves out because its function fails on them."""
         return self._launcher.left_out()
 
-    def _can_continue(self, plan: Plan) -> bool:
-        """Return whether a query matches its checkpoint; raise if it does not, unless it is being rebuilt."""
+    def _continuation(self, plan: Plan) -> tuple[Plan, Generation, list[Difference]] | None:
+        """Return how a query continues from its checkpoint; None if it cannot, but is being rebuilt."""
+        generation = self._generations.current(plan.query.name)
         try:
-            self._launcher.save_definition(plan, self._generations.current(plan.query.name))
+            return plan, generation, self._launcher.check_definition(plan, generation)
         except ConflictError:
             if plan.query.name in {rebuild.query for rebuild in self._generations.rebuilds()}:
-                return False
+                return None
             raise
-        return True
 
     def _count_dropped(self, query: str) -> dict[str, int]:
         """Return how many rows and records of a query are not in its result, apart from those it leaves out."""

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater.app import Query, Topic
 from headwater.errors import HeadwaterError, InvalidError
+from headwater.spark.definition.definition import Definition, define
 from headwater.spark.kernels.change_lineage import changes_of, check_change_type
 from headwater.spark.kernels.query_context import query_context
 from headwater.spark.kernels.spool import Spool
-from headwater.spark.pipeline.definition import Definition, define
 from headwater.spark.pipeline.failures import first_line
 from headwater.spark.source.decoding import good_rows
 from headwater.spark.source.exclusions import Exclusions
