@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import polars as pl
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
-from headwater.process.aggregates.aggregates import Aggregate, Function, count
+from headwater.process.aggregates.aggregates import Aggregate, Function, check_mapping, count
+from headwater.process.aggregates.folds import check_aggregates
 from headwater.process.durations import micros
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
@@ -61,6 +63,7 @@ def windowed(
     is discarded when the watermark has passed its end by `lateness`; rows that arrive for it later go to the late
     ledger.
     """
+    check_mapping("windowed", what)
     columns = {name: value for name, value in what.items() if isinstance(value, Column)}
     windowing = Windowing(
         what={**what, **dict.fromkeys(columns, count())},
@@ -112,6 +115,8 @@ def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Colum
     if CHANGE in events.columns:
         _refuse_columns(columns, windowing, needs_kernel=True)
         return _changes(events, windowing)  # Spark's aggregates cannot retract.
+    # Spark would sum texts as numbers.
+    check_aggregates("windowed", windowing.what, _schema(events, windowing))
     parts = _parts(windowing) | {"what": {**windowing.what, **columns}}
     current_query().descriptions.append({"name": "windowed", **parts})
     results = [
@@ -141,7 +146,7 @@ def _interval(duration: int) -> str:
 
 def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     rows, times = _timed(events, windowing)
-    kernel = WindowedKernel.of(_at(windowing, times.event_time), kernel_schema(rows))
+    kernel = WindowedKernel.of(_at(windowing, times.event_time), _schema(rows, windowing))
     needs_clock = windowing.needs_clock or times.idle_after is not None
     changes = attach(
         rows,
@@ -160,6 +165,11 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
         *windowing.by, span.alias(WINDOW), *windowing.what, moment, *PANE_COLUMNS, CHANGE, WATERMARK
     )
     return chosen.withMetadata(EVENT_TIME_COLUMN, {EVENT_TIME_KEY: True})
+
+
+def _schema(rows: DataFrame, windowing: Windowing) -> pl.Schema:
+    """Return the schema in which the kernel sees rows; other columns are only in the late ledger."""
+    return kernel_schema(rows, [*windowing.by, *(aggregate.column for aggregate in windowing.what.values())])
 
 
 def _parts(windowing: Windowing) -> dict[str, Any]:
