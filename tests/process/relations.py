@@ -1,5 +1,6 @@
 """Run a kernel over tables as the runners do, and sum its changes, for all tests of joins."""
 
+import math
 import os
 from collections import Counter
 from typing import Any
@@ -14,7 +15,9 @@ EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "40"))  # more examples find
 
 
 def frozen(value: Any) -> Any:
-    """Convert a value to one that can be a key of a dictionary."""
+    """Convert a value to one that can be a key of a dictionary; NaN, which equals only itself, becomes a text."""
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
     if isinstance(value, dict):
         return tuple((name, frozen(part)) for name, part in value.items())
     return tuple(frozen(part) for part in value) if isinstance(value, list) else value

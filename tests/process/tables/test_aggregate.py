@@ -1,5 +1,6 @@
 """Aggregates, the first n and aggregates over the last n of rows that change, compared with plain Python."""
 
+import math
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -13,7 +14,9 @@ from headwater.errors import InvalidError
 from headwater.process.aggregates import aggregates as a
 from headwater.process.tables.aggregate import AggregateKernel
 from headwater.process.tables.ranking import RankingKernel, RankLateness, RankOrder
-from tests.process.relations import EXAMPLES, Running
+from tests.process.aggregates.values import order as sort_key
+from tests.process.aggregates.values import plain
+from tests.process.relations import EXAMPLES, Running, frozen
 
 PLAIN = pl.Schema({"seller": pl.String, "price": pl.Int64, "at": pl.Int64})
 CHANGES = pl.Schema({**PLAIN, CHANGE: pl.Int8})
@@ -90,6 +93,69 @@ def test_the_first_rows_of_each_group(changes: Any, n: int, retracts: bool, rank
             assert feed.running.table == expected
             if not retracts:
                 assert feed.running.state_rows <= n * len(feed.groups())
+
+
+prices = st.sampled_from([None, math.nan, math.inf, -math.inf, -0.0, 0.0, 1.5])
+structs = st.none() | st.tuples(st.none() | st.integers(0, 1), prices).map(
+    lambda pair: dict(zip("ab", pair, strict=True))
+)
+lists = st.none() | st.lists(prices, max_size=2)
+KINDS = [
+    (pl.Float64(), prices),
+    (pl.Struct({"a": pl.Int64(), "b": pl.Float64()}), structs),
+    (pl.List(pl.Float64()), lists),
+    (pl.Boolean(), st.none() | st.booleans()),
+]
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)))
+@pytest.mark.parametrize("order", ["p", "p desc", "p asc nulls last", "p DESC NULLS FIRST"])
+def test_rows_are_ordered_as_in_spark(number: int, order: str) -> None:
+    """Rows with equal prices are in the order of arrival, equal rows together, in any batches, on both paths."""
+    dtype, values = KINDS[number]
+    down, first = (
+        "desc" in order.lower(),
+        "last" not in order and ("first" in order.lower() or "desc" not in order),
+    )
+
+    @settings(max_examples=max(10, EXAMPLES // 4))
+    @given(
+        st.lists(st.tuples(values, st.integers(0, 2), st.booleans()), max_size=10),
+        st.integers(1, 3),
+        st.booleans(),
+    )
+    def check(some: list[Any], n: int, retracts: bool) -> None:
+        schema = pl.Schema({"p": dtype, "id": pl.Int64(), **({CHANGE: pl.Int8()} if retracts else {})})
+        running = Running(RankingKernel.top(n, [], RankOrder.read(order), schema))
+        newest = Running(RankingKernel.top(1, [], RankOrder.read(order).reversed, schema))
+        batch: list[Any] = []
+        for price, id, ends in [*some, (None, 0, True)]:
+            batch.append((price, id, *((1,) if retracts else ())))
+            if ends:
+                frame = pl.DataFrame(batch, schema=schema, orient="row")
+                running.step(frame, seal=id > 0)
+                newest.step(frame, seal=id > 0)
+                batch = []
+        rows = [(price, id) for price, id, _ in some] + [(None, 0)]
+        places: dict[Any, int] = {}
+        for place, row in enumerate(rows):
+            places.setdefault(plain(row), place)
+        known = [row for row in rows if row[0] is not None]
+        known.sort(key=lambda row: places[plain(row)])
+        known.sort(key=lambda row: sort_key(row[0]), reverse=down)  # Stable: equal ones stay in their order.
+        nulls = sorted((row for row in rows if row[0] is None), key=lambda row: places[plain(row)])
+        ordered = nulls + known if first else known + nulls
+        assert Counter(map(plain, running.table.elements())) == Counter(map(frozen_row, ordered[:n]))
+        # Of the last ones by price, the one that arrived last.
+        last_price = sort_key(ordered[-1][0])
+        last = [row for row in rows if sort_key(row[0]) == last_price][-1]
+        assert list(map(plain, newest.table.elements())) == [frozen_row(last)]
+
+    check()
+
+
+def frozen_row(row: Any) -> Any:
+    return plain(frozen(list(row)))
 
 
 @settings(max_examples=EXAMPLES)
@@ -177,6 +243,13 @@ def test_deduplication_keeps_one_of_equal_rows() -> None:
 def test_orders_are_parsed() -> None:
     assert RankOrder.read("price desc") == RankOrder(("price",), (True,))
     assert RankOrder.read(["a b", "c ASC"]) == RankOrder(("a b", "c"), (False, False))
+    assert RankOrder.read("price desc nulls first") == RankOrder(("price",), (True,), nulls_last=(False,))
+    assert RankOrder.read("price NULLS  LAST") == RankOrder(("price",), (False,), nulls_last=(True,))
+    assert RankOrder.read("nulls first").columns == ("nulls first",)
+    order = RankOrder.read(["a", "b desc", "c nulls last", "d desc nulls first"])
+    assert order.texts == ["a nulls first", "b desc", "c", "d desc nulls first"]
+    assert order.reversed.texts == ["a desc", "b nulls first", "c desc nulls first", "d"]
+    assert order.reversed.reversed == order
 
 
 @pytest.mark.parametrize(
@@ -191,6 +264,8 @@ def test_orders_are_parsed() -> None:
             "top: there is no column 'cost'",
         ),
         (lambda: RankingKernel.top(1, ["seller"], RankOrder(), PLAIN, "at"), "already have a column 'at'"),
+        (lambda: RankOrder.read([5]), "an order names columns, such as 'price desc nulls last', not 5"),
+        (lambda: RankingKernel.rolling(2, [a.count()], [], RankOrder(), PLAIN), "`what` must be a dictionary"),
         (lambda: RankingKernel.rolling(0, {}, ["seller"], RankOrder(), PLAIN), "from 1 to 1000 rows, not 0"),
         (lambda: RankingKernel.rolling(2, {"at": a.count()}, [], RankOrder(), PLAIN), "would have two columns at"),
     ],

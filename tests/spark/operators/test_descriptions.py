@@ -56,11 +56,18 @@ def described(spark: Any, function: Callable[[Any], Any]) -> dict[str, Any]:
         ),
         (
             lambda rows: hw.deduplicate(rows, key="id"),
-            {"name": "deduplicate", "by": ["id"], "keep": "first", "order": ["at"]},
+            {"name": "deduplicate", "by": ["id"], "keep": "first", "order": ["at nulls first"]},
         ),
         (
             lambda rows: hw.rolling(rows, last=3, what={"n": hw.count()}, by="city"),
-            {"name": "rolling", "by": ["city"], "last": 3, "what": COUNT, "order": ["at"], "lateness": None},
+            {
+                "name": "rolling",
+                "by": ["city"],
+                "last": 3,
+                "what": COUNT,
+                "order": ["at nulls first"],
+                "lateness": None,
+            },
         ),
         (
             lambda rows: hw.join(rows, rows.selectExpr("id", "city as town"), on="id", how="left"),

@@ -2,9 +2,10 @@
 
 As a list in its window's row, all values of a window would be rewritten with every batch. Here each value is a row
 (the window's key, the value, its weight), and a batch writes only the values that it brings. Values are read when
-a pane fires; for `distinct` not even then, because the window's row keeps a count.
+a pane fires; for `distinct` not even then, because the window's row keeps a count. Values that are ordered by
+time also have the number of their arrival (`s`), for those of the same time; the window's row keeps the next one.
 
-This is for windows whose key never changes. Sessions, which merge, keep their values in lists, see `folds.Bag`.
+This is for windows whose key never changes. Sessions, which merge, keep their values in lists, see `bags.Bag`.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headwater.process.aggregates.folds import Bag, Folds, bag_column, count_column
+from headwater.process.aggregates.bags import Bag
+from headwater.process.aggregates.folds import Folds, bag_column, count_column
 from headwater.process.table import Table
 
 
@@ -33,6 +35,7 @@ class Values:
             kept = combined[bag_column(number)]
             assert isinstance(kept, pl.List) and isinstance(kept.inner, pl.Struct)
             schema = {**{name: combined[name] for name in self.key}, **kept.inner.to_schema()}
+            schema |= {"s": pl.Int64()} if bag.order == "time" else {}
             tables[_table(number)] = Table.empty(pl.Schema(schema), (*self.key, *bag.fields), self.key)
         return tables
 
@@ -43,9 +46,16 @@ class Values:
             key = list(table.key)
             lists = arrived.select(*self.key, bag_column(number)).drop_nulls(bag_column(number))
             long = lists.explode(bag_column(number)).unnest(bag_column(number))
-            delta = long.group_by(key, maintain_order=True).agg(pl.col("w").sum())
+            places = []
+            if bag.order == "time":
+                long, rows = self._numbered(long, rows, count_column(number))
+                places = [bag.arrival]
+            delta = long.group_by(key, maintain_order=True).agg(pl.col("w").sum(), *places)
             known = table.get(delta.select(key))
             both = delta.join(known, on=key, how="left", nulls_equal=True, suffix="_was", maintain_order="left")
+            if places:
+                moves = (pl.col("w") > 0) & bag.latest
+                both = both.with_columns(pl.when(moves).then("s").otherwise(pl.coalesce("s_was", "s")).alias("s"))
             both = both.with_columns(pl.col("w_was").fill_null(0)).with_columns(pl.col("w") + pl.col("w_was"))
             table = table.put(both.filter(pl.col("w") != 0))
             gone = both.filter(pl.col("w") == 0).select(key)
@@ -75,6 +85,15 @@ class Values:
             bag = self.folds.folds[number]
             assert isinstance(bag, Bag)
             yield number, bag
+
+    def _numbered(self, long: pl.DataFrame, rows: pl.DataFrame, counter: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Number the values of each window in the order of arrival, and return the rows with new counters."""
+        key = list(self.key)
+        joined = long.join(rows.select(*key, counter), on=key, how="left", nulls_equal=True, maintain_order="left")
+        place = pl.col(counter).fill_null(0) + pl.int_range(pl.len(), dtype=pl.Int64).over(key)
+        numbered = joined.with_columns(place.alias("s")).drop(counter)
+        more = numbered.group_by(key).agg(_more=pl.len().cast(pl.Int64))
+        return numbered, self._add_counts(rows, more, counter)
 
     def _add_counts(self, rows: pl.DataFrame, counts: pl.DataFrame, name: str) -> pl.DataFrame:
         joined = rows.join(counts, on=list(self.key), how="left", nulls_equal=True, maintain_order="left")

@@ -1,20 +1,24 @@
 """Aggregates as columns: a partial result is a few columns, computed from rows, merged with others, then finished.
 
 There are two kinds. A `Fold` is expressions for one `group_by`; users can write their own (`CustomAggregate`). A
-`Bag` keeps the values themselves with their weights, in a list column. It is for aggregates that need all values
-(quantiles), or must be able to remove values when the input retracts rows (a maximum over changes).
+`Bag` keeps the values themselves with their weights, see `bags`.
+
+Values are compared as Spark compares them: NaN equals NaN and is greater than every number, -0.0 equals 0.0, a
+struct or array is compared field by field, and null is less than every value. Aggregates ignore nulls.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import polars as pl
 
-from headwater.errors import InternalError, InvalidError
-from headwater.process.aggregates.aggregates import Aggregate, FoldInput, Function, Of, check_aggregate
+from headwater.errors import InvalidError
+from headwater.process.aggregates.aggregates import Aggregate, FoldInput, Function, Of, check_what
+from headwater.process.aggregates.bags import Bag, bag_of
+from headwater.process.aggregates.sums import SUM, DecimalSum, IntegerSum, could_overflow, sum_of
 
 _PARTIAL = re.compile(r"_a\d+_")
 
@@ -74,33 +78,10 @@ class _Count:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sum:
-    """Sum and mean: the total, and the number of values."""
-
-    dtype: pl.DataType
-    is_mean: bool
-
-    def partial(self, row: FoldInput) -> Mapping[str, pl.Expr]:
-        value = row.value
-        if not isinstance(self.dtype, pl.Decimal):
-            value = value.cast(pl.Int64 if self.dtype.is_integer() and not self.is_mean else pl.Float64)
-        if not row.changes:
-            return {"sum": value.sum(), "n": value.count().cast(pl.Int64)}
-        weights = row.weight.filter(row.value.is_not_null())
-        return {"sum": (value * row.weight).sum(), "n": weights.sum()}
-
-    def merge(self, of: Of) -> Mapping[str, pl.Expr]:
-        return {"sum": of("sum").sum(), "n": of("n").sum()}
-
-    def result(self, of: Of) -> pl.Expr:
-        total = of("sum").cast(pl.Float64) / of("n") if self.is_mean else of("sum")
-        return pl.when(of("n") > 0).then(total)
-
-
-@dataclass(frozen=True, slots=True)
 class _Extreme:
     """Min and max of values that are never retracted."""
 
+    dtype: pl.DataType
     greatest: bool
 
     def partial(self, row: FoldInput) -> Mapping[str, pl.Expr]:
@@ -113,6 +94,11 @@ class _Extreme:
         return of("v")
 
     def _of(self, values: pl.Expr) -> pl.Expr:
+        if self.dtype.is_nested():
+            ordered = values.drop_nulls().sort()
+            return ordered.last() if self.greatest else ordered.first()
+        if self.dtype.is_float() and self.greatest:
+            return values.nan_max()  # `max` ignores NaN.
         return values.max() if self.greatest else values.min()
 
 
@@ -138,175 +124,20 @@ class _FirstOrLast:
         return {"v": candidates.last() if self.latest else candidates.first(), "t": end}
 
 
-_VALUE, _WEIGHT = pl.element().struct.field("v"), pl.element().struct.field("w")
-
-
-@dataclass(frozen=True, slots=True)
-class Bag:
-    """Values with weights, as a list of structs in a column. A value whose weights add up to 0 is removed.
-
-    `transform` is applied to each value before it is kept. The list is sorted by `order`. `keep` limits the number
-    of values: the least ones if sorted by value, else the most frequent, whose counts are then reduced by the
-    count of the first one left out. A bag that is not `bounded` may grow with its window, so its values can be
-    kept in a table of their own, see `exact_values`.
-    """
-
-    read: Callable[[pl.Expr], pl.Expr]
-    transform: Callable[[pl.Expr], pl.Expr] | None = None
-    order: Literal["value", "time", "weight"] = "value"
-    keep: int | None = None
-    bounded: bool = False
-
-    @property
-    def is_count(self) -> bool:
-        """True if the result is only the number of values."""
-        return self.read is _read_distinct
-
-    @property
-    def fields(self) -> list[str]:
-        return ["v", "t"] if self.order == "time" else ["v"]
-
-    def of_rows(self, row: FoldInput) -> list[pl.Expr]:
-        """Return the columns of the long form: one row for each value."""
-        value = row.value if self.transform is None else self.transform(row.value)
-        return [value.alias("v"), row.time.alias("t"), row.weight.alias("w")]
-
-    def collect(self, long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-        """Convert the long form to one list for each key, in the column `bag`; an empty bag has no row."""
-        there = long.filter(pl.col("v").is_not_null() & pl.col("w").is_not_null())
-        summed = there.group_by(*keys, *self.fields, maintain_order=True).agg(pl.col("w").sum())
-        summed = summed.filter(pl.col("w") != 0)
-        match self.order:
-            case "value":
-                summed = summed.sort("v", maintain_order=True)
-            case "time":
-                summed = summed.sort("t", maintain_order=True)
-            case "weight":
-                summed = summed.sort("w", "v", descending=[True, False], maintain_order=True)
-        if self.keep is not None and self.order == "weight":
-            beyond = pl.col("w").slice(self.keep, 1).first().fill_null(0).over(list(keys))
-            summed = summed.with_columns(w=pl.col("w") - beyond).filter(pl.col("w") > 0)
-        items = pl.struct(*self.fields, "w")
-        items = items if self.keep is None else items.head(self.keep)
-        return summed.group_by(*keys, maintain_order=True).agg(bag=items)
-
-
-def _positive(expression: pl.Expr) -> pl.Expr:
-    # If inputs are out of order, a value can be retracted before it is inserted: it then has a negative weight.
-    return expression.filter(_WEIGHT > 0)
-
-
-def _values(bag: pl.Expr) -> pl.Expr:
-    return bag.list.eval(_positive(_VALUE))
-
-
-def _repeated(bag: pl.Expr) -> pl.Expr:
-    return bag.list.eval(_positive(_VALUE).repeat_by(_positive(_WEIGHT)).explode()).fill_null([])
-
-
-def _read_quantile(q: float) -> Callable[[pl.Expr], pl.Expr]:
-    # Subtract 1e-9 because a product such as 0.07 * 100 is slightly more than 7, which would require one more
-    # value.
-    reached = _positive(_WEIGHT).cum_sum() >= _positive(_WEIGHT).sum() * q - 1e-9
-    return lambda bag: bag.list.eval(_positive(_VALUE).filter(reached)).list.first()
-
-
-def _read_top(k: int) -> Callable[[pl.Expr], pl.Expr]:
-    pairs = pl.struct(_positive(_VALUE).alias("value"), _positive(_WEIGHT).alias("count"))
-    return lambda bag: bag.list.eval(pairs.head(k)).fill_null([])
-
-
-def _read_distinct(bag: pl.Expr) -> pl.Expr:
-    return _values(bag).list.len().cast(pl.Int64).fill_null(0)
-
-
-def _approx_distinct(error: float, changes: bool) -> Bag:
-    """Return a bag of the k least hashes of values (k minimum values); the greatest of them gives the estimate."""
-    k = math.ceil(1 / error**2) + 2
-
-    def hashed(value: pl.Expr) -> pl.Expr:
-        return pl.when(value.is_not_null()).then(value.hash(0))
-
-    # A hash that was dropped cannot be restored after a retraction, so over changes all are kept, without error.
-    if changes:
-        return Bag(_read_distinct, transform=hashed)
-
-    def read(bag: pl.Expr) -> pl.Expr:
-        greatest = _values(bag).list.last().cast(pl.Float64)
-        estimate = ((k - 1) * 2.0**64 / greatest).round(0).cast(pl.Int64, strict=False)
-        return pl.when(bag.list.len() >= k).then(estimate).otherwise(_read_distinct(bag))
-
-    return Bag(read, transform=hashed, keep=k, bounded=True)
-
-
-_ZERO_AT = 2**40  # Bucket numbers start here and are positive, so that the sign can mark negative values.
-
-
-def _approx_quantile(q: float, error: float) -> Bag:
-    """Return a DDSketch: buckets whose bounds grow by a factor, so that the values in a bucket are close."""
-    factor = (1 + error) / (1 - error)
-
-    def bucket(value: pl.Expr) -> pl.Expr:
-        value = value.cast(pl.Float64)
-        number = (value.abs().log() / math.log(factor)).ceil().cast(pl.Int64, strict=False) + _ZERO_AT
-        return pl.when(value == 0).then(0).otherwise(number * value.sign().cast(pl.Int64, strict=False))
-
-    def read(bag: pl.Expr) -> pl.Expr:
-        number = _read_quantile(q)(bag)
-        exponent = (number.abs() - _ZERO_AT).cast(pl.Float64)
-        value = 2 * (exponent * math.log(factor)).exp() / (factor + 1) * number.sign()
-        return pl.when(number == 0).then(0.0).otherwise(value)
-
-    return Bag(read, transform=bucket, bounded=True)
-
-
 def fold_of(aggregate: Aggregate, dtype: pl.DataType, changes: bool) -> Fold | Bag:
     """Return the fold or bag that computes an aggregate over a column of this type."""
     function = aggregate.function
-    is_end = function in (Function.MIN, Function.MAX, Function.FIRST, Function.LAST)
     match function:
         case Function.COUNT:
             return _Count(aggregate.column)
         case Function.SUM | Function.MEAN:
-            return _Sum(dtype, function is Function.MEAN)
+            return sum_of(dtype, is_mean=function is Function.MEAN, changes=changes)
         case Function.MIN | Function.MAX if not changes:
-            return _Extreme(function is Function.MAX)
+            return _Extreme(dtype, function is Function.MAX)
         case Function.FIRST | Function.LAST if not changes:
             return _FirstOrLast(function is Function.LAST)
-        case _ if is_end:
-            return _end_of_bag(function)
         case _:
-            return _bag_of(aggregate, changes)
-
-
-def _end_of_bag(function: Function) -> Bag:
-    """Return a bag for the first, last, least or greatest value; if values may be retracted, all are needed."""
-    order: Literal["value", "time"] = "value" if function in (Function.MIN, Function.MAX) else "time"
-    if function in (Function.MIN, Function.FIRST):
-        return Bag(lambda bag: _values(bag).list.first(), order=order)
-    return Bag(lambda bag: _values(bag).list.last(), order=order)
-
-
-def _bag_of(aggregate: Aggregate, changes: bool) -> Bag:
-    argument, error = aggregate.argument or 0, aggregate.error or 0
-    match aggregate.function:
-        case Function.COLLECT:
-            return Bag(_repeated, order="time")
-        case Function.DISTINCT:
-            return Bag(_read_distinct)
-        case Function.QUANTILE:
-            return Bag(_read_quantile(argument))
-        case Function.TOP_K:
-            return Bag(_read_top(int(argument)), order="weight")
-        case Function.APPROX_DISTINCT:
-            return _approx_distinct(error, changes)
-        case Function.APPROX_QUANTILE:
-            return _approx_quantile(argument, error)
-        case Function.APPROX_TOP_K:
-            # A count that was dropped cannot be reduced by a retraction, so all are kept over changes.
-            keep = None if changes else math.ceil(1 / error)
-            return Bag(_read_top(int(argument)), order="weight", keep=keep, bounded=keep is not None)
-    raise InternalError(f"cannot compute {aggregate!r}: it has no fold")
+            return bag_of(aggregate, changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +149,7 @@ class Folds:
     folds: tuple[Fold | Bag, ...]
     time: str
     change: str | None
+    operator: str
     separate: tuple[int, ...] = ()
     """The numbers of the aggregates whose values are in a table of their own, see `exact_values`."""
 
@@ -336,37 +168,35 @@ class Folds:
 
         `operator` names the operator in error messages.
         """
+        check_aggregates(operator, what, schema)
         folds: list[Fold | Bag] = []
         separate = []
-        for name, aggregate in what.items():
-            check_aggregate(operator, name, aggregate)
-            column = aggregate.column
-            if column is not None and column not in schema:
-                raise InvalidError(
-                    f"{operator}: {name!r} needs the column {column!r}, which does not exist; "
-                    f"the columns are {', '.join(schema)}"
-                )
-            dtype = pl.Null() if column is None else schema[column]
+        for aggregate in what.values():
+            dtype = pl.Null() if aggregate.column is None else schema[aggregate.column]
             fold = aggregate
             if isinstance(aggregate, Aggregate):
-                _check_type(operator, name, aggregate, dtype)
                 fold = fold_of(aggregate, dtype, change is not None)
             # Nested values cannot be part of a table's key.
             if isinstance(fold, Bag) and is_separate(fold) and not dtype.is_nested():
                 separate.append(len(folds))
             folds.append(fold)
-        return cls(
-            tuple(what), tuple(a.column for a in what.values()), tuple(folds), time, change, tuple(separate)
-        )
+        columns = tuple(aggregate.column for aggregate in what.values())
+        return cls(tuple(what), columns, tuple(folds), time, change, operator, tuple(separate))
 
     def partials(self, rows: pl.DataFrame, keys: Sequence[str], others: Sequence[pl.Expr]) -> pl.DataFrame:
         """Return one row for each key: the `others`, aggregated, and the partial results of its rows."""
+        # -0.0 and 0.0 are one group, which is shown as 0.0.
+        if zeros := {name: _with_one_zero(name) for name in keys if rows.schema[name].is_float()}:
+            rows = rows.with_columns(**zeros)
+        wide = self._wide_partials(rows)
         expressions = list(others)
         for number, fold in enumerate(self.folds):
             if not isinstance(fold, Bag):
-                partial = fold.partial(self._row(number))
-                expressions += [e.alias(partial_column(number, name)) for name, e in partial.items()]
+                row = self._row(number)
+                columns = wide[number].wide_partial(row) if number in wide else fold.partial(row)
+                expressions += [e.alias(partial_column(number, name)) for name, e in columns.items()]
         groups = rows.group_by(*keys, maintain_order=True).agg(expressions)
+        groups = self._narrow(groups, wide)
         for number, fold in enumerate(self.folds):
             if isinstance(fold, Bag):
                 long = rows.select(*keys, *fold.of_rows(self._row(number)))
@@ -380,14 +210,17 @@ class Folds:
 
         With `in_order`, the keys are in the order of their first rows.
         """
+        wide = self._wide_merges(partials)
         expressions = list(others)
         for number, fold in enumerate(self.folds):
             if number in self.counted:
                 expressions.append(pl.col(count_column(number)).sum())
             elif not isinstance(fold, Bag):
-                merged = fold.merge(_prefixed(number))
+                of = _prefixed(number)
+                merged = wide[number].wide_merge(of) if number in wide else fold.merge(of)
                 expressions += [e.alias(partial_column(number, name)) for name, e in merged.items()]
         groups = partials.group_by(*keys, maintain_order=in_order).agg(expressions)
+        groups = self._narrow(groups, wide)
         for number, fold in enumerate(self.folds):
             if number in self.separate:
                 continue
@@ -403,7 +236,7 @@ class Folds:
     @property
     def counted(self) -> tuple[int, ...]:
         """The numbers of the aggregates with a separate table of which a count is kept in the row."""
-        return tuple(n for n in self.separate if getattr(self.folds[n], "is_count", False))
+        return tuple(n for n in self.separate if getattr(self.folds[n], "has_counter", False))
 
     @property
     def zero_counts(self) -> list[pl.Expr]:
@@ -417,9 +250,11 @@ class Folds:
 
     def _result(self, number: int) -> pl.Expr:
         fold = self.folds[number]
-        if number in self.counted:
+        if not isinstance(fold, Bag):
+            return fold.result(_prefixed(number))
+        if fold.is_count and number in self.separate:
             return pl.col(count_column(number)).fill_null(0)
-        return fold.read(pl.col(bag_column(number))) if isinstance(fold, Bag) else fold.result(_prefixed(number))
+        return fold.read(pl.col(bag_column(number)))
 
     def _row(self, number: int) -> FoldInput:
         column = self.columns[number]
@@ -429,6 +264,32 @@ class Folds:
         value = pl.col(self.time) if column is None else pl.col(column)
         return FoldInput(value, pl.col(self.time), weight, self.change is not None)
 
+    def _wide_partials(self, rows: pl.DataFrame) -> dict[int, IntegerSum | DecimalSum]:
+        """Return the sums by number that could overflow in these rows."""
+        weights = None if self.change is None else rows.get_column(self.change)
+        return {
+            number: fold
+            for number, fold in enumerate(self.folds)
+            if isinstance(fold, IntegerSum | DecimalSum)
+            and not fold.is_safe
+            and could_overflow(fold, rows.get_column(self.columns[number] or self.time), weights)
+        }
+
+    def _wide_merges(self, partials: pl.DataFrame) -> dict[int, IntegerSum | DecimalSum]:
+        """Return the sums by number that could overflow when these partial results are merged."""
+        return {
+            number: fold
+            for number, fold in enumerate(self.folds)
+            if isinstance(fold, IntegerSum | DecimalSum)
+            and could_overflow(fold, partials.get_column(partial_column(number, SUM)))
+        }
+
+    def _narrow(self, groups: pl.DataFrame, wide: Mapping[int, IntegerSum | DecimalSum]) -> pl.DataFrame:
+        for number, fold in wide.items():
+            what = f"{self.operator}: {self.names[number]!r}, the sum of {self.columns[number]!r},"
+            groups = fold.narrow(groups, partial(partial_column, number), what)
+        return groups
+
     @staticmethod
     def _with_bag(
         groups: pl.DataFrame, number: int, bag: Bag, long: pl.DataFrame, keys: Sequence[str]
@@ -437,14 +298,45 @@ class Folds:
         return groups.join(lists, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
 
 
+def _with_one_zero(name: str) -> pl.Expr:
+    return pl.when(pl.col(name) == 0).then(0.0).otherwise(pl.col(name))
+
+
 def _prefixed(number: int) -> Of:
     return lambda name: pl.col(partial_column(number, name))
 
 
+def check_aggregates(operator: str, what: Mapping[str, Any], schema: pl.Schema) -> None:
+    """Raise an InvalidError if an aggregate cannot be computed over columns of this schema."""
+    check_what(operator, what)
+    for name, aggregate in what.items():
+        column = aggregate.column
+        if column is not None and column not in schema:
+            raise InvalidError(
+                f"{operator}: {name!r} needs the column {column!r}, which does not exist; "
+                f"the columns are {', '.join(schema)}"
+            )
+        if column is not None and isinstance(aggregate, Aggregate):
+            _check_type(operator, name, aggregate, schema[column])
+
+
+def has_map(dtype: pl.DataType) -> bool:
+    """Return True if a type is a map or contains one: maps have no order, and are not equal or different."""
+    if isinstance(dtype, pl.Struct):
+        return any(has_map(field.dtype) for field in dtype.fields)  # type: ignore[arg-type]
+    if isinstance(dtype, pl.List | pl.Array):
+        return has_map(dtype.inner)  # type: ignore[arg-type]
+    return isinstance(dtype, pl.Map)
+
+
+_NUMBERS = (Function.SUM, Function.MEAN, Function.APPROX_QUANTILE)
+
+
 def _check_type(operator: str, name: str, aggregate: Aggregate, dtype: pl.DataType) -> None:
-    needs_number = aggregate.function in (Function.SUM, Function.MEAN, Function.APPROX_QUANTILE)
-    if needs_number and not dtype.is_numeric():
+    what = f"{operator}: {name!r} is the {aggregate.function} of {aggregate.column!r}"
+    if aggregate.function in _NUMBERS and not dtype.is_numeric():
+        raise InvalidError(f"{what}, which is {dtype} and not a number")
+    if aggregate.function is not Function.COUNT and has_map(dtype):
         raise InvalidError(
-            f"{operator}: {name!r} is the {aggregate.function} of {aggregate.column!r}, "
-            f"which is {dtype} and not a number"
+            f"{what}, which is {dtype}: maps cannot be compared; convert the column with F.map_entries first"
         )

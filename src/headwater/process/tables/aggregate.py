@@ -12,10 +12,11 @@ import polars as pl
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
+from headwater.process.aggregates.aggregates import check_what
 from headwater.process.aggregates.exact_values import Values
-from headwater.process.aggregates.folds import Folds
+from headwater.process.aggregates.folds import Folds, has_map
 from headwater.process.changes import CHANGE_TYPE, as_changes, difference, join_names
-from headwater.process.kernel import KernelStep, Now, State
+from headwater.process.kernel import BEGINNING, KernelStep, Now, State
 from headwater.process.table import Table
 
 _GROUPS, _NET, _ALL, _TIME = "groups", "_net", "_all", "_time"
@@ -36,11 +37,8 @@ class AggregateKernel:
     ) -> "AggregateKernel":
         """Build the kernel for rows of this schema; `first` and `last` are by the column `time`, or by arrival."""
         schema = pl.Schema(schema)
+        check_what("aggregate", what)
         check_columns("aggregate", by, schema)
-        if not what:
-            raise InvalidError(
-                "aggregate: `what` is empty; name at least one aggregate, such as {'n': hw.count()}"
-            )
         if clash := [name for name in what if name in by or name == CHANGE]:
             raise InvalidError(
                 f"aggregate: the result would have two columns {join_names(clash)}; rename one in `what`"
@@ -62,7 +60,9 @@ class AggregateKernel:
         return {_GROUPS: groups, **self._values.empty(self._empty.schema)}
 
     def combine(self, rows: pl.DataFrame, now: Now) -> pl.DataFrame:
-        time = pl.lit(0, pl.Int64) if self.time is None else pl.col(self.time).cast(pl.Int64).fill_null(0)
+        time = pl.lit(0, pl.Int64)
+        if self.time is not None:
+            time = pl.col(self.time).cast(pl.Int64).fill_null(BEGINNING)  # A row without a time is the earliest.
         weight = pl.len() if self.folds.change is None else pl.col(CHANGE).cast(pl.Int64).sum()
         prepared = rows.with_columns(time.alias(_TIME))
         if not self.by:
@@ -109,7 +109,12 @@ class AggregateKernel:
 
 
 def check_columns(what: str, names: Sequence[str], schema: pl.Schema) -> None:
-    """Raise an InvalidError if a column does not exist."""
+    """Raise an InvalidError if a column does not exist, or cannot be compared because it has a map."""
     for name in names:
+        if name in schema and has_map(schema[name]):
+            raise InvalidError(
+                f"{what}: rows cannot be grouped or ordered by {name!r}, which is {schema[name]}: maps cannot be "
+                "compared; convert the column with F.map_entries first"
+            )
         if name not in schema:
             raise InvalidError(f"{what}: there is no column {name!r}; the columns are {join_names(list(schema))}")

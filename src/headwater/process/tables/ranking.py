@@ -3,13 +3,15 @@
 These are the first n rows, the first or last row of a key, and aggregates over the last n rows. The kernel keeps
 the rows of each group. For a group with changes, it computes the result before and after, and emits the
 difference. So rows can arrive in any order and be retracted: a row that had been displaced is emitted again. Rows
-that are equal in the columns of the order are in the order of their arrival.
+that are equal in the columns of the order are in the order of their arrival; a row that is inserted several times
+is where it was inserted first.
 
 If rows are never retracted, only the first n rows of a group are kept. If rows are ordered by their time and have
 a limited lateness, an aggregate over the last n rows needs the rows within the lateness, and the n - 1 before
 them.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +21,7 @@ import polars as pl
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
+from headwater.process.aggregates.aggregates import check_what
 from headwater.process.aggregates.folds import Folds
 from headwater.process.changes import (
     CHANGE_TYPE,
@@ -39,37 +42,65 @@ _SETTLED = 2**62
 """The time of rows that are kept although they are old, because later rows are aggregated with them."""
 
 
+_PART = re.compile(
+    r"(?P<name>.+?)(\s+(?P<way>asc|desc))?(\s+nulls\s+(?P<nulls>first|last))?", re.IGNORECASE | re.DOTALL
+)
+
+
 @dataclass(frozen=True, slots=True)
 class RankOrder:
-    """The columns that rows are ordered by, each ascending or descending; nulls are last.
+    """The columns that rows are ordered by, each ascending or descending, with nulls first or last.
 
-    Of equal rows, the one that arrived first is first; with `newest_first`, the one that arrived last.
+    As in Spark, nulls are first if ascending and last if descending, unless the order says otherwise; NaN is
+    greater than every number. Of rows that are equal in these columns, the one that arrived first is first; with
+    `newest_first`, the one that arrived last. Rows that are equal in all columns are next to each other.
     """
 
     columns: tuple[str, ...] = ()
     descending: tuple[bool, ...] = ()
     newest_first: bool = False
+    nulls_last: tuple[bool, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.nulls_last) < len(self.columns):
+            object.__setattr__(self, "nulls_last", self.descending)
 
     @classmethod
     def read(cls, text: str | Sequence[str]) -> "RankOrder":
-        """Parse an order, such as `"price desc"`, or a list of these."""
-        columns, descending = [], []
+        """Parse an order, such as `"price desc"` or `"price desc nulls first"`, or a list of these."""
+        columns, descending, nulls_last = [], [], []
         for part in [text] if isinstance(text, str) else text:
-            name, _, direction = part.strip().rpartition(" ")
-            if direction.lower() not in ("asc", "desc") or not name:
-                name, direction = part.strip(), "asc"
-            columns.append(name.strip())
-            descending.append(direction.lower() == "desc")
-        return cls(tuple(columns), tuple(descending))
+            found = _PART.fullmatch(part.strip()) if isinstance(part, str) else None
+            if found is None:
+                raise InvalidError(f"an order names columns, such as 'price desc nulls last', not {part!r}")
+            columns.append(found["name"])
+            descending.append((found["way"] or "").lower() == "desc")
+            nulls_last.append(found["nulls"].lower() == "last" if found["nulls"] else descending[-1])
+        return cls(tuple(columns), tuple(descending), nulls_last=tuple(nulls_last))
+
+    @property
+    def texts(self) -> list[str]:
+        """The order of each column, as it is kept with a checkpoint.
+
+        Null order is left out where it is last, because that was the order of checkpoints without it.
+        """
+        parts = zip(self.columns, self.descending, self.nulls_last, strict=True)
+        return [f"{name}{' desc' if down else ''}{'' if last else ' nulls first'}" for name, down, last in parts]
 
     def sort(self, rows: pl.DataFrame, columns: Sequence[str], seen: str) -> pl.DataFrame:
         """Sort rows, whose columns may have other names; `seen` is the column with the order of arrival."""
-        down = [*self.descending, self.newest_first]
-        return rows.sort(*columns, seen, descending=down, nulls_last=True)
+        down, last = [*self.descending, self.newest_first], [*self.nulls_last, True]
+        return rows.sort(*columns, seen, descending=down, nulls_last=last)
 
     @property
     def reversed(self) -> "RankOrder":
-        return RankOrder(self.columns, tuple(not down for down in self.descending), not self.newest_first)
+        """The exact reverse: the last row is the first."""
+        return RankOrder(
+            self.columns,
+            tuple(not down for down in self.descending),
+            not self.newest_first,
+            tuple(not last for last in self.nulls_last),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +136,7 @@ class Top:
     rank: str | None = None
 
     def __post_init__(self) -> None:
-        if self.n < 1:
+        if not isinstance(self.n, int) or self.n < 1:
             raise InvalidError(f"top: the number of rows must be 1 or more, not {self.n!r}")
 
     @property
@@ -189,8 +220,9 @@ class RankingKernel:
         With `lateness`, the order must begin with its time, and later rows go to the late ledger.
         """
         schema = pl.Schema(schema)
-        if not 1 <= last <= 1000:
+        if not isinstance(last, int) or not 1 <= last <= 1000:
             raise InvalidError(f"rolling: `last` must be from 1 to 1000 rows, not {last!r}")
+        check_what("rolling", what)
         if clash := [name for name in what if name in schema]:
             raise InvalidError(
                 f"rolling: the result would have two columns {join_names(clash)}; rename one in `what`"
@@ -229,11 +261,24 @@ class RankingKernel:
         """Drop rows that can never be among the first, because enough rows of the same batch precede them."""
         if CHANGE in self.schema or self.selection.first is None:
             return rows
-        numbered = rows.select({*self.by, *self.order.columns}).with_row_index(_SEEN)
-        ordered = self.order.sort(numbered, self.order.columns, _SEEN)
-        position = pl.int_range(pl.len())
-        first = ordered.filter((position.over(self.by) if self.by else position) < self.selection.first)
+        columns = self.order.columns
+        numbered = rows.select({*self.by, *columns}).with_row_index(_SEEN)
+        ordered = self.order.sort(numbered, columns, _SEEN)
+        place = self._position
+        if self.selection.first > 1:
+            # A row may be equal to one that is kept, and is then before others with the same order. So it counts
+            # only how many rows precede it by the columns of the order.
+            is_equal = pl.all_horizontal(pl.lit(True), *(_equals_previous(name) for name in columns))
+            is_equal = is_equal.over(self.by) if self.by else is_equal
+            start = pl.when(~is_equal | (place == 0)).then(place).forward_fill()
+            place = start.over(self.by) if self.by else start
+        first = ordered.filter(place < self.selection.first)
         return rows[first.get_column(_SEEN).sort()]
+
+    @property
+    def _position(self) -> pl.Expr:
+        """The number of a row in its group, from 0."""
+        return pl.int_range(pl.len()).over(self.by) if self.by else pl.int_range(pl.len())
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         table, late = state[_ROWS], None
@@ -245,7 +290,9 @@ class RankingKernel:
         last = before.get_column(_SEEN).max()
         start = last + 1 if isinstance(last, int) else 0
         arrived = arrived.with_columns(pl.int_range(start, start + pl.len()).alias(_SEEN))
-        seen = pl.col(_SEEN).max() if self.order.newest_first else pl.col(_SEEN).min()
+        seen = pl.col(_SEEN).min()
+        if self.order.newest_first:
+            seen = pl.col(_SEEN).filter(pl.col(CHANGE) > 0).max().fill_null(start)
         both = pl.concat([before, arrived.select(before.columns)])
         times = [] if self.lateness is None else [pl.col(_AT).max()]
         after = both.group_by(table.key, maintain_order=True).agg(seen, pl.col(CHANGE).sum(), *times)
@@ -311,3 +358,7 @@ class RankingKernel:
         if len(weights) and weights.max() > 1:
             ordered = ordered[np.repeat(np.arange(len(weights)), weights)]
         return net(with_weights(self.selection.of(ordered, self._keys)))
+
+
+def _equals_previous(name: str) -> pl.Expr:
+    return pl.col(name).eq_missing(pl.col(name).shift())

@@ -214,6 +214,8 @@ class Intake:
         if where.merges:
             union = with_sessions(union, self.windowing.by)
             union = union.filter(pl.col(NEW).any().over(SESSION)).drop(SESSION)
+            # What arrived first is first again: `first`, `last` and `collect` need it for equal times.
+            union = union.sort(NEW, maintain_order=True)
         else:
             union = union.with_columns(pl.col(START).alias(NEW_START), pl.col(END).alias(NEW_END))
         union, rejected = self.lateness.split(union, now)

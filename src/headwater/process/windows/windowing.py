@@ -7,7 +7,7 @@ from typing import Any
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
-from headwater.process.aggregates.aggregates import check_aggregate
+from headwater.process.aggregates.aggregates import check_what
 from headwater.process.durations import micros
 from headwater.process.windows.triggers import Default, Trigger
 from headwater.process.windows.windows import DocumentedEnum, Window
@@ -73,10 +73,7 @@ class Windowing:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", tuple(self.by))
-        if not self.what:
-            raise InvalidError("windowed: `what` is empty; name at least one aggregate, such as {'n': hw.count()}")
-        for name, aggregate in self.what.items():
-            check_aggregate("windowed", name, aggregate)
+        check_what("windowed", self.what)
         if not isinstance(self.where, Window):
             raise InvalidError(
                 f"windowed: where={self.where!r} is not a window; use hw.Tumbling('1 minute') or another window"

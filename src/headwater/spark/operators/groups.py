@@ -12,6 +12,7 @@ from pyspark.sql.types import DataType, IntegralType
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
+from headwater.process.aggregates.aggregates import check_what
 from headwater.process.durations import micros
 from headwater.process.kernel import OperatorKernel
 from headwater.process.tables.aggregate import AggregateKernel
@@ -47,6 +48,7 @@ def aggregate(rows: DataFrame, *, what: Mapping[str, Any], by: Names = ()) -> Da
     removed.
     """
     names = _names(by)
+    check_what("aggregate", what)
     rows = select_used(rows, [*names, *(one.column for one in what.values())])
     kernel = AggregateKernel.of(what, names, kernel_schema(rows), timing_of(rows).event_time)
     return _attach(rows, kernel, "aggregate", names, {"what": what})
@@ -55,12 +57,16 @@ def aggregate(rows: DataFrame, *, what: Mapping[str, Any], by: Names = ()) -> Da
 def top(rows: DataFrame, n: int, *, order: Names, by: Names = (), rank: str | None = None) -> DataFrame:
     """Keep the first n rows of each group, by columns such as `"price desc"`; `rank` names a column for the rank.
 
-    A row that drops out of the first n is retracted, and is inserted again when a row before it goes away. Of
-    equal rows, the one that arrived first is first.
+    A row that drops out of the first n is retracted, and is inserted again when a row before it goes away.
+
+    Rows are ordered as in Spark: nulls first if ascending and last if descending, unless the order says otherwise
+    (`"price desc nulls first"`), NaN greater than every number, structs and arrays field by field. Of rows that
+    are equal in these columns, the one that arrived first is first. A row that is there several times counts as
+    often, where it was inserted first.
     """
-    names = _names(by)
-    kernel = RankingKernel.top(n, names, RankOrder.read(order), kernel_schema(rows), rank)
-    parts = {"n": n, "order": _names(order), "rank": rank}
+    names, chosen = _names(by), RankOrder.read(order)
+    kernel = RankingKernel.top(n, names, chosen, kernel_schema(rows), rank)
+    parts = {"n": n, "order": chosen.texts, "rank": rank}
     return _attach(rows, kernel, "top", names, parts)
 
 
@@ -69,8 +75,9 @@ def deduplicate(
 ) -> DataFrame:
     """Keep one row of each key, the first or the last one; without `key`, keep each distinct row once.
 
-    Rows are ordered by the columns of `order`, by default by event time, or by arrival if there is none. An
-    earlier row that arrives later replaces the one that was emitted.
+    Rows are ordered by the columns of `order` as in `hw.top`, by default by event time, or by arrival if there is
+    none. The last row is the first of the reverse order: of rows that are equal in these columns, the one that
+    arrived last. An earlier row that arrives later replaces the one that was emitted.
     """
     if keep not in ("first", "last"):
         raise InvalidError(f"deduplicate: `keep` must be 'first' or 'last', not {keep!r}")
@@ -79,7 +86,7 @@ def deduplicate(
     by_time = [time] if time is not None and key else []
     chosen = RankOrder.read(_names(order) or by_time)
     kernel = RankingKernel.top(1, names, chosen if keep == "first" else chosen.reversed, kernel_schema(rows))
-    parts = {"keep": keep, "order": list(chosen.columns)}
+    parts = {"keep": keep, "order": chosen.texts}
     return _attach(rows, kernel, "deduplicate", names, parts)
 
 
@@ -94,10 +101,11 @@ def rolling(
 ) -> DataFrame:
     """Add to each row the aggregates of the `last` rows of its group up to and including it.
 
-    Rows are ordered by the columns of `order`, by default by event time. A row that arrives between others, or is
-    retracted, changes the results of those after it, so all rows are kept. With `lateness`, rows must be ordered
-    by event time first; then only the rows within `lateness` of the watermark are kept, and as many before them as
-    their aggregates need. Rows that arrive later go to the late ledger.
+    Rows are ordered by the columns of `order` as in `hw.top`, by default by event time; equal ones are in the
+    order of their arrival. The aggregates `first`, `last` and `collect` follow this order. A row that arrives
+    between others, or is retracted, changes the results of those after it, so all rows are kept. With `lateness`,
+    rows must be ordered by event time first; then only the rows within `lateness` of the watermark are kept, and
+    as many before them as their aggregates need. Rows that arrive later go to the late ledger.
     """
     time = timing_of(rows).event_time
     names, ordered = _names(by), _names(order) or ([] if time is None else [time])
@@ -112,7 +120,7 @@ def rolling(
             )
         late = RankLateness(time, micros(lateness))
     kernel = RankingKernel.rolling(last, what, names, chosen, kernel_schema(rows), late)
-    parts = {"last": last, "what": what, "order": ordered, "lateness": lateness}
+    parts = {"last": last, "what": what, "order": chosen.texts, "lateness": lateness}
     hold = 0 if late is None else late.duration
     return _attach(rows, kernel, "rolling", names, parts, hold=hold)
 

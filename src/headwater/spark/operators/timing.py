@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import polars as pl
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import DataType, DateType, TimestampNTZType, TimestampType
+from pyspark.sql.types import DataType, DateType, StructField, StructType, TimestampNTZType, TimestampType
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
@@ -27,7 +28,7 @@ from headwater.spark.kernels.change_lineage import (
     with_change,
 )
 from headwater.spark.kernels.column_names import check_names, column, quoted
-from headwater.spark.kernels.frames import empty_like
+from headwater.spark.kernels.frames import empty_like, spark_schema
 from headwater.spark.kernels.runner import Times
 from headwater.spark.kernels.watermark_sources import (
     METADATA_COLUMNS,
@@ -201,6 +202,29 @@ def select_used(rows: DataFrame, names: Iterable[str | None]) -> DataFrame:
     return rows.select(*(column(name) for name in rows.columns if name in kept))
 
 
-def kernel_schema(rows: DataFrame) -> pl.Schema:
-    """Return the schema in which a kernel sees the rows of a DataFrame."""
-    return empty_like(rows.drop(WATERMARK, SOURCE, MARK).schema).schema
+def kernel_schema(rows: DataFrame, used: Iterable[str | None] | None = None) -> pl.Schema:
+    """Return the schema in which a kernel sees the rows of a DataFrame.
+
+    Raises an InvalidError if a kernel would change the type of a column, or compare its values in another way than
+    Spark; if only some columns are `used`, of one of these.
+    """
+    schema = rows.drop(WATERMARK, SOURCE, MARK).schema
+    names = set(schema.names) if used is None else set(used)
+    for field in schema.fields:
+        if field.name in names:
+            _check_type(field)
+    return empty_like(schema).schema
+
+
+def _check_type(field: StructField) -> None:
+    one = StructType([StructField("x", field.dataType)])
+    try:
+        same = spark_schema(empty_like(one)).fields[0].dataType.simpleString() == field.dataType.simpleString()
+    except PySparkException:  # Arrow has no such type.
+        same = False
+    if not same:
+        raise InvalidError(
+            f"the column {field.name!r} is {field.dataType.simpleString()}, which only Spark's own operators can "
+            "compare and store; drop it, or cast it to another type first (an interval to its number of seconds, "
+            "a variant or a text with a collation to string)"
+        )

@@ -12,13 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import polars as pl
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import TimestampType
 
 from headwater.change import CHANGE
 from headwater.errors import InvalidError
-from headwater.process.aggregates.aggregates import Aggregate, Function, count
+from headwater.process.aggregates.aggregates import Aggregate, Function, check_mapping, count
+from headwater.process.aggregates.folds import check_aggregates
 from headwater.process.durations import micros
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.placement import BEGINNING_OF_TIME, END_OF_TIME
@@ -78,6 +80,7 @@ def windowed(
     exist no more must be removed; else ACCUMULATING. Sessions and sliding windows over changes accept no other
     mode than RETRACTING, and windows by processing time (except Global) no changes.
     """
+    check_mapping("windowed", what)
     columns = {name: value for name, value in what.items() if isinstance(value, Column)}
     windowing = Windowing(
         what={**what, **dict.fromkeys(columns, count())},
@@ -143,6 +146,8 @@ def _plain(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column
 
 
 def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> DataFrame:
+    # Spark would sum texts as numbers.
+    check_aggregates("windowed", windowing.what, _schema(events, windowing))
     parts = _parts(windowing.over(changes=False)) | {"what": {**windowing.what, **columns}}
     current_query().descriptions.append({"name": "windowed", **parts, INPUTS: (events,)})
     results = [
@@ -179,7 +184,7 @@ def _interval(duration: int) -> str:
 def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
     windowing = windowing.over(changes=CHANGE in events.columns)
     rows, times = _timed(events, windowing)
-    kernel = WindowedKernel.of(_at(windowing, times.event_time), kernel_schema(rows))
+    kernel = WindowedKernel.of(_at(windowing, times.event_time), _schema(rows, windowing))
     needs_clock = windowing.needs_clock or times.idle_after is not None
     changes = attach(
         rows,
@@ -204,6 +209,11 @@ def _changes(events: DataFrame, windowing: Windowing) -> DataFrame:
         WATERMARK,
     )
     return with_metadata(chosen, EVENT_TIME_COLUMN, event_time_marks("windowed", has_watermark=True))
+
+
+def _schema(rows: DataFrame, windowing: Windowing) -> pl.Schema:
+    """Return the schema in which the kernel sees rows; other columns are only in the late ledger."""
+    return kernel_schema(rows, [*windowing.by, *(aggregate.column for aggregate in windowing.what.values())])
 
 
 def _parts(windowing: Windowing) -> dict[str, Any]:
