@@ -151,7 +151,9 @@ def run_kernel(
     leaves_packed = not all(_is_plain(field.dataType) for field in schema.fields)
     arrow = to_arrow_schema(schema, timezone="UTC")
     processor = LazyProcessor(KernelSteps(work, reporter, OutputShape(arrow, dict(times_in), leaves_packed)))
-    packed = rows.mapInArrow(pack(packing), PACKED).groupBy(F.col("bucket"))
+    # By position: `mapInArrow` reads a dot in a name as a struct's field.
+    numbered = rows.toDF(*(f"_{number}" for number in range(len(rows.columns))))
+    packed = numbered.mapInArrow(pack(packing), PACKED).groupBy(F.col("bucket"))
     if not leaves_packed:
         return packed.transformWithStateInPandas(processor, schema, "append", mode)
     results = packed.transformWithStateInPandas(processor, RESULT, "append", mode)
