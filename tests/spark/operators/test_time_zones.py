@@ -41,7 +41,8 @@ TABLE = pa.table(
         ),
     }
 )
-SCHEMA = "k string, v long, at timestamp, local timestamp_ntz, day date, nested struct<t: timestamp, l: array<timestamp>>"
+_NESTED = "struct<t: timestamp, l: array<timestamp>>"
+SCHEMA = f"k string, v long, at timestamp, local timestamp_ntz, day date, nested {_NESTED}"
 SIDE = hw.SideInput(
     lambda: [{"k": "a", "seen": TIMES[0], "local2": TIMES[1].replace(tzinfo=None)}],
     schema="k string, seen timestamp, local2 timestamp_ntz",
@@ -77,6 +78,10 @@ def test_operators_give_the_same_bytes_in_every_zone(spark: Any, operator: str) 
     assert all(result == found["UTC"] for result in found.values())
 
 
+def parquet_rows(folder: Path) -> list[dict[str, Any]]:
+    return [row for file in sorted(folder.rglob("*.parquet")) for row in pq.read_table(file).to_pylist()]
+
+
 def test_views_and_sinks_are_the_same_in_every_zone(
     spark: Any, broker: Broker, produce: Any, tmp_path: Path
 ) -> None:
@@ -96,7 +101,7 @@ def test_views_and_sinks_are_the_same_in_every_zone(
             app.sink(events, to=hw.Parquet(folder / "files"), name="files")(lambda rows: rows)
             store = ViewStore(folder / "views.db")
             run_once(app, spark, broker.bootstrap_servers, folder, store)
-            found[zone] = store.rows("first"), pq.read_table(folder / "files").to_pylist()
+            found[zone] = store.rows("first"), parquet_rows(folder / "files")
     finally:
         spark.conf.set(ZONE, "UTC")
     assert [row["at"] for row in found["UTC"][1]] == [TIMES[0] + timedelta(hours=2), TIMES[0]]
