@@ -105,13 +105,7 @@ def run_kernel(
     kernel; with `report_always` each bucket also emits a row of nulls per batch that carries only these. Facts and
     late rows name the operator by its `kind`.
     """
-    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock, times.source))]
-    missing = [name for name in needed if name not in rows.columns]
-    if missing:
-        raise InvalidError(
-            f"cannot run a kernel: there is no column {', '.join(map(repr, missing))}; the rows have: "
-            f"{', '.join(rows.columns)}"
-        )
+    _check_columns(rows, by, times)
     shared = RunCache(uuid.uuid4().hex)
     arriving = empty_like(rows.schema)
     packing = Packing(
@@ -158,6 +152,16 @@ def run_kernel(
         return packed.transformWithStateInPandas(processor, schema, "append", mode)
     results = packed.transformWithStateInPandas(processor, RESULT, "append", mode)
     return results.mapInArrow(unpack(arrow, times_in), schema)
+
+
+def _check_columns(rows: DataFrame, by: Sequence[str], times: Times) -> None:
+    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock, times.source))]
+    missing = [name for name in needed if name not in rows.columns]
+    if missing:
+        raise InvalidError(
+            f"cannot run a kernel: there is no column {', '.join(map(repr, missing))}; the rows have: "
+            f"{', '.join(rows.columns)}"
+        )
 
 
 def _is_plain(kind: DataType) -> bool:
