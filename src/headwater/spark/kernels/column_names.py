@@ -14,11 +14,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from headwater.errors import InvalidError
 from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
 
+_STATE_NAMES = ("_told", "_told_was")
+
 RESERVED = re.compile(
     r"_(all|at|by|change_other|closed|deleted|end|expired|final|fires|gone|gone_from|hash|i|known|last|left|mark"
     r"|met|met_was|more|n|net|new|nonspeculative|number|order|other|panes|reason|right|row|row_other|row_time|rows"
-    r"|seen|session|side|start|there|time|time_other|timing|told|told_was|turn|was|window)"
-    r"|_a\d+_.*|_key\d+|_o\d+|_position\d*|_trigger\d*"
+    r"|seen|session|side|start|there|time|time_other|timing|turn|was|window)"
+    r"|_a\d+_.*|_key\d+|_o\d+|_position\d*|_trigger\d*|" + "|".join(_STATE_NAMES)
 )
 """Names of the columns that kernels add to rows."""
 

@@ -56,7 +56,9 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """The arguments of `pack`. The columns of times are optional and hold microseconds.
+    """The arguments of `pack`, for rows whose columns are those of `schema` in its order, whatever their names.
+
+    The columns of times are optional and hold microseconds.
 
     A task is one source of rows, unless a column `source` names the source of each row.
     """
@@ -177,7 +179,8 @@ def _batch_of(task: TaskContext) -> int:
 
 def _gather(batches: Batches, packing: Packing) -> Iterator[pl.DataFrame]:
     """Concatenate Spark's batches up to `rows_max` rows: combining and packing are faster on long frames."""
-    frames = (as_schema(from_arrow(batch), packing.schema) for batch in batches)
+    names = packing.schema.names()
+    frames = (as_schema(from_arrow(batch.rename_columns(names)), packing.schema) for batch in batches)
     pieces = (piece for frame in frames for piece in slices(frame, packing.rows_max))
     return in_pieces(pieces, packing.rows_max)
 

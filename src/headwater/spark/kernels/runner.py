@@ -106,13 +106,7 @@ def run_kernel(
     kernel; with `report_always` each bucket also emits a row of nulls per batch that carries only these. Facts and
     late rows name the operator by its `kind`.
     """
-    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock, times.source))]
-    missing = [name for name in needed if name not in rows.columns]
-    if missing:
-        raise InvalidError(
-            f"cannot run a kernel: there is no column {', '.join(map(repr, missing))}; the rows have: "
-            f"{', '.join(rows.columns)}"
-        )
+    _check_columns(rows, by, times)
     shared = RunCache(uuid.uuid4().hex)
     arriving = empty_like(rows.schema)
     packing = Packing(
@@ -153,11 +147,23 @@ def run_kernel(
     leaves_packed = not all(_is_plain(field.dataType) for field in schema.fields)
     arrow = to_arrow_schema(schema, timezone="UTC")
     processor = LazyProcessor(KernelSteps(work, reporter, OutputShape(arrow, dict(times_in), leaves_packed)))
-    packed = rows.mapInArrow(pack(packing), PACKED).groupBy(F.col("bucket"))
+    # By position: `mapInArrow` reads a dot in a name as a struct's field.
+    numbered = rows.toDF(*(f"_{number}" for number in range(len(rows.columns))))
+    packed = numbered.mapInArrow(pack(packing), PACKED).groupBy(F.col("bucket"))
     if not leaves_packed:
         return packed.transformWithStateInPandas(processor, schema, "append", mode)
     results = packed.transformWithStateInPandas(processor, RESULT, "append", mode)
     return results.mapInArrow(unpack(arrow, times_in), schema)
+
+
+def _check_columns(rows: DataFrame, by: Sequence[str], times: Times) -> None:
+    needed = [*by, *filter(None, (times.event_time, times.watermark, times.clock, times.source))]
+    missing = [name for name in needed if name not in rows.columns]
+    if missing:
+        raise InvalidError(
+            f"cannot run a kernel: there is no column {', '.join(map(repr, missing))}; the rows have: "
+            f"{', '.join(rows.columns)}"
+        )
 
 
 def _is_plain(kind: DataType) -> bool:

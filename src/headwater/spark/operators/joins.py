@@ -87,10 +87,8 @@ def join(
         gone = F.lit(False) if deleted is None else F.expr(deleted)
         parts |= {} if deleted is None else {"deleted": deleted}
         # A table often has no changes for long, and must not hold the stream back.
-        timings = (
-            timings[0],
-            Timing(event_time=timings[1].event_time, event_type=timings[1].event_type, ignored=True),
-        )
+        stream, table = timings
+        timings = stream, Timing(event_time=table.event_time, event_type=table.event_type, ignored=True)
         return _run(
             left, right, history, history.sides, timings=timings, parts=parts, hold=history.hold, gone=gone
         )
