@@ -12,7 +12,7 @@ import headwater as hw
 from differential.dialects import Dialect
 from differential.values import Approximate, InAnyOrder, OneOf, order_key, plain
 
-LONG_MAX = 2**63 - 1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 ERROR = "an error, because a sum is too large"
 MAYBE = "the sum, or an error, because a part of it is too large"
@@ -78,7 +78,7 @@ def _sum(pairs: Sequence[Pair], _: Any) -> Any:
         return Approximate(total, scale * 1e-9)
     total = sum(values)
     if isinstance(total, int):
-        if abs(total) > LONG_MAX:
+        if not LONG_MIN <= total <= LONG_MAX:
             return ERROR
         if sum(map(abs, values)) > LONG_MAX:
             return OneOf((total, MAYBE))

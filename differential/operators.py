@@ -285,7 +285,7 @@ class Rolling(Operator):
 
 @dataclass(frozen=True)
 class Table(Operator):
-    """`hw.table`: the row of each `k` with the greatest `id` and `v`; rows without a key are in the late ledger."""
+    """`hw.table`: the row of each `k` with the greatest `id` and `v`; rows without a key are late."""
 
     def on_spark(self, rows: Any, other: OtherInput) -> Any:
         return hw.table(rows, key="k", position=["id", "v"])
@@ -296,7 +296,8 @@ class Table(Operator):
         return KernelForm(kernel, lambda rows, _: rows.with_columns(**positions), _same)
 
     def in_sql(self, dialect: Dialect, names: Sequence[str]) -> str:
-        ranked = "select *, row_number() over (partition by k order by id desc nulls last, v desc nulls last) as _rank from {input}"
+        order = "order by id desc nulls last, v desc nulls last"
+        ranked = f"select *, row_number() over (partition by k {order}) as _rank from {{input}}"
         return f"select {', '.join(names)} from ({ranked}) ranked where _rank = 1 and k is not null"
 
 

@@ -9,7 +9,7 @@ import headwater as hw
 from differential.joins import Join
 from differential.measures import SIMPLE, random_measures
 from differential.operators import Aggregate, Clocks, Deduplicate, Operator, Plain, Rolling, Table, Top, Union
-from differential.rows import BASES, COLUMNS, Data, generate
+from differential.rows import BASES, COLUMNS, GLOBAL_BASES, Data, generate
 from differential.windows import LATENESS, Windowed
 
 _ON_TIME = hw.AfterWatermark()
@@ -151,12 +151,14 @@ def random_queries(seed: int, number: int, bases: Sequence[int] = BASES) -> list
         base=chance.choice(bases),
     )
     return [
-        Query(f"{seed}/{part}", _random_chain(chance, late=late), data, seed, late=late) for part in range(number)
+        Query(f"{seed}/{part}", _random_chain(chance, data.base, late=late), data, seed, late=late)
+        for part in range(number)
     ]
 
 
-def _random_chain(chance: random.Random, *, late: bool) -> tuple[Operator, ...]:
-    chain = [_random_operator(chance, late=late) for _ in range(chance.choice((1, 1, 2, 2, 3)))]
+def _random_chain(chance: random.Random, base: int, *, late: bool) -> tuple[Operator, ...]:
+    windows = [where for where in _WINDOWS if base in GLOBAL_BASES or not isinstance(where, hw.Global)]
+    chain = [_random_operator(chance, windows, late=late) for _ in range(chance.choice((1, 1, 2, 2, 3)))]
     return (*map(_without_measures, chain[:-1]), chain[-1])
 
 
@@ -165,14 +167,14 @@ def _without_measures(operator: Operator) -> Operator:
     return replace(operator, measures=()) if operator.measures else operator  # type: ignore[type-var]
 
 
-def _random_operator(chance: random.Random, *, late: bool) -> Operator:
+def _random_operator(chance: random.Random, windows: Sequence[Any], *, late: bool) -> Operator:
     lateness = LATENESS if late else None
     kind = chance.randrange(12)
     measures = random_measures(chance, chance.choice((1, 2, 4)))
     match kind:
         case 0 | 1 | 2 | 3:
             return Windowed(
-                where=chance.choice(_WINDOWS), when=chance.choice(_TRIGGERS), lateness=lateness, measures=measures
+                where=chance.choice(windows), when=chance.choice(_TRIGGERS), lateness=lateness, measures=measures
             )
         case 4 | 5:
             return Aggregate(measures=measures)

@@ -47,6 +47,8 @@ _HUGE = (2**62, 2**63 - 1, -(2**63), -(2**62), 1, 0, -1)
 _FLOATS = (0.0, -0.0, 1.5, -2.25, 1e300, -1e300, 5e-324, math.inf, -math.inf, math.nan)
 BASES = (0, -(10**15), 1_700_000_000 * SECOND, -62_135_000_000 * SECOND, 253_402_300_900 * SECOND)
 """Times around which events are generated: 1970, 1938, 2023, the year 1, the year 10000."""
+GLOBAL_BASES = BASES[:4]
+"""Times within Global's window, which ends with the year 9999: the event time of its panes."""
 
 
 def polars_schema(columns: dict[str, tuple[str, pl.DataType]]) -> pl.Schema:
