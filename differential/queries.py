@@ -123,13 +123,13 @@ _WINDOWS: Sequence[Any] = (
     hw.Session("4 seconds"),
     hw.Global(),
 )
+_AT_ONCE: Sequence[Any] = (hw.EveryBatch(), hw.PerRecord())
 _TRIGGERS: Sequence[Any] = (
     hw.Default(),
     hw.AfterWatermark(early=hw.AfterCount(2), late=hw.AfterCount(1)),
     hw.AfterWatermark(late=hw.AfterCount(3)),
     hw.Repeatedly(hw.AfterCount(2)),
-    hw.EveryBatch(),
-    hw.PerRecord(),
+    *_AT_ONCE,
 )
 """Triggers that never finish: every row counts."""
 
@@ -173,9 +173,10 @@ def _random_operator(chance: random.Random, windows: Sequence[Any], *, late: boo
     measures = random_measures(chance, chance.choice((1, 2, 4)))
     match kind:
         case 0 | 1 | 2 | 3:
-            return Windowed(
-                where=chance.choice(windows), when=chance.choice(_TRIGGERS), lateness=lateness, measures=measures
-            )
+            where = chance.choice(windows)
+            # Global's window does not end, so a trigger must not wait for it.
+            triggers = _AT_ONCE if isinstance(where, hw.Global) else _TRIGGERS
+            return Windowed(where=where, when=chance.choice(triggers), lateness=lateness, measures=measures)
         case 4 | 5:
             return Aggregate(measures=measures)
         case 6:
