@@ -106,3 +106,8 @@ def new_window(*, has_deadlines: bool) -> list[pl.Expr]:
         pl.lit(0, pl.Int32).alias(NONSPECULATIVE),
         pl.lit(False).alias(FINISHED),
     ]
+
+
+STATE_COLUMNS = frozenset({NET, HOLD, DUE, WAKE, PENDING, NONSPECULATIVE, FINISHED, EMITTED, LAST_PANE, FORGET})
+"""Columns of the kernel's tables next to those of the group, which therefore cannot have these names; nor `POINT`
+and `UNTIL` for windows that end at events."""

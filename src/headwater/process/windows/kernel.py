@@ -36,6 +36,7 @@ from headwater.process.windows.columns import (
     PENDING,
     POINT,
     START,
+    STATE_COLUMNS,
     TIME,
     UNTIL,
     WAKE,
@@ -71,6 +72,12 @@ class WindowedKernel:
         if schema.get(windowing.time, pl.Int64) != pl.Int64:
             raise InvalidError(
                 f"windowed: the event time {windowing.time!r} is {schema[windowing.time]}, not Int64 microseconds"
+            )
+        points = {POINT, UNTIL} if windowing.where.ends_at_events else set()
+        if taken := (STATE_COLUMNS | points) & set(windowing.by):
+            raise InvalidError(
+                f"windowed: `by` names the column {', '.join(map(repr, sorted(taken)))}, a name that windows use "
+                "themselves; rename it"
             )
         change = CHANGE if CHANGE in schema else None
         windowing = windowing.over(changes=change is not None)
