@@ -97,7 +97,7 @@ def generate(
     changes: list[tuple[Row, int]] = []
     present: list[Row] = []
     for number in range(size):
-        if retracts and present and chance.random() < 0.3:
+        if retracts and present and chance.random() < 0.5:
             changes.append((present.pop(chance.randrange(len(present))), -1))
         row = _row(chance, number, base, unusual=unusual)
         changes.append((row, 1))
@@ -120,7 +120,7 @@ def _row(chance: random.Random, number: int, base: int, *, unusual: bool) -> Row
         "k": chance.choice(_KEYS) if unusual else chance.choice(_KEYS[:3]),
         "v": maybe(v),
         "h": maybe(chance.choice(_HUGE) if unusual and chance.random() < 0.2 else v),
-        "x": maybe(chance.choice(_FLOATS) if unusual and chance.random() < 0.3 else v / 4),
+        "x": maybe(chance.choice(_FLOATS) if unusual and chance.random() < 0.5 else v / 4),
         "d": maybe(Decimal(chance.randrange(-(10**6), 10**6)).scaleb(-chance.randrange(5))),
         "s": maybe({"a": maybe(v), "b": chance.choice("xyz")}),
         "l": maybe([chance.randrange(3) for _ in range(chance.randrange(3))]),
