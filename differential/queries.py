@@ -53,6 +53,8 @@ class Query:
     data: Data
     seed: int
     late: bool = False
+    cuts: tuple[int, ...] = (0, 1, 3, 8)
+    """Numbers of cuts into batches, of which one is chosen."""
 
     @property
     def refusal(self) -> str | None:
@@ -108,7 +110,7 @@ def pairs(*firsts: str) -> Iterator[Query]:
     for first in firsts or EXAMPLES:
         one = EXAMPLES[first]
         for second, other in EXAMPLES.items():
-            yield Query(f"{first} -> {second}", (_without_measures(one), other), data, seed)
+            yield Query(f"{first} -> {second}", (_without_measures(one), other), data, seed, cuts=(2,))
 
 
 _WINDOWS: Sequence[Any] = (

@@ -72,7 +72,7 @@ class SimulatedQuery:
         return any(getattr(operator, "kind", "") in ("now", "side") for operator in self._query.operators)
 
     def _cut(self, size: int) -> list[tuple[int, int]]:
-        points = sorted(self._chance.randrange(size + 1) for _ in range(self._chance.choice((0, 1, 3, 8))))
+        points = sorted(self._chance.randrange(size + 1) for _ in range(self._chance.choice(self._query.cuts)))
         bounds = [0, *points, size]
         return list(pairwise(bounds))
 
