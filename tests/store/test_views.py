@@ -146,6 +146,7 @@ def test_windows_sort_by_their_start(location, open_store):
 def test_a_changed_shape_is_a_conflict_with_a_hint(location, open_store):
     store = opened(location, open_store)
     changed = ViewShape(name="totals", key=("product",), columns=(*TOTALS.columns, Column("orders", "bigint")))
+    store.commit_rows("totals", totals(("tea", 1.0)), run="r", batch=0)
     with pytest.raises(ConflictError) as caught:
         store.declare(changed)
     assert str(caught.value) == (

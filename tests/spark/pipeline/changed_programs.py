@@ -55,10 +55,11 @@ class Planner:
             if known is program:
                 return definition
 
-        def read(topic: hw.Topic, *, every_partition: bool = False) -> Any:
-            return read_stream(self._spark, topic, SERVERS, every_partition=every_partition)
+        def read(topic: hw.Topic, *, every_partition: bool = False, wake_ups: Path | None = None) -> Any:
+            return read_stream(self._spark, topic, SERVERS, every_partition=every_partition, wake_ups=wake_ups)
 
-        plan = plan_query(program.query, read, Spool(str(self._folder / "spool")))
+        spool = Spool(str(self._folder / "spool"))
+        plan = plan_query(program.query, read, spool, self._folder / "wake_ups.json")
         self._known.append((program, plan.definition))
         return plan.definition
 

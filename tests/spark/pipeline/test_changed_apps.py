@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
@@ -15,8 +16,12 @@ from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.store.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
+from tests.spark.pipeline import changed_programs
 from tests.spark.pipeline.changed_programs import Spread
 from tests.spark.run_pipeline import run_to_end
+
+# Workers cannot import modules of the tests, so what is in them is pickled by value.
+cloudpickle.register_pickle_by_value(changed_programs)
 
 SCHEMA = "product string, amount double, at timestamp"
 ONLY_NEW = "continues with a change that applies to new records only: "

@@ -175,7 +175,7 @@ def broken_view(kind: str) -> hw.App:
     ("kind", "message"),
     [
         ("missing column", "`amont`"),
-        ("missing column in windowed", "`amont`"),
+        ("missing column in windowed", "'amont'"),
         ("no event time", "no event time among the columns product"),
         ("python error", r"NameError: name 'undefined' is not defined \(test_pipeline.py, line \d+\)"),
         ("no frame", "must return a streaming DataFrame"),

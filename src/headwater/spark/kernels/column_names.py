@@ -20,6 +20,7 @@ RESERVED = re.compile(
     r"_(all|at|by|change_other|closed|deleted|end|expired|final|fires|gone|gone_from|hash|i|known|last|left|mark"
     r"|met|met_was|more|n|net|new|nonspeculative|number|order|other|panes|reason|right|row|row_other|row_time|rows"
     r"|seen|session|side|start|there|time|time_other|timing|turn|was|window)"
+    r"|_(before|exists|inside|is_old|kind|narrow|restarts|same|touched|whole)"
     r"|_a\d+_.*|_key\d+|_o\d+|_position\d*|_trigger\d*|" + "|".join(_STATE_NAMES)
 )
 """Names of the columns that kernels add to rows."""
