@@ -1,6 +1,5 @@
 """The expected result of a query: SQL over the final rows, in DuckDB or in Spark."""
 
-from functools import cache
 from typing import Any
 
 import duckdb
@@ -35,16 +34,10 @@ def tables(query: Query) -> dict[str, pa.Table]:
 
 def expected_in_duckdb(query: Query) -> Rows:
     """Compute the result in DuckDB."""
-    db = _duckdb()
-    for name, table in tables(query).items():
-        db.register(f"{name}_arrow", table)
-        db.execute(f"create or replace table {name} as select * from {name}_arrow")
-    return finish(query, db.execute(statement(query, DUCKDB)).fetchall(), DUCKDB)
-
-
-@cache
-def _duckdb() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(config={"threads": 1})
+    with duckdb.connect(config={"threads": 1}) as db:
+        for name, table in tables(query).items():
+            db.register(name, table)
+        return finish(query, db.execute(statement(query, DUCKDB)).fetchall(), DUCKDB)
 
 
 def finish(query: Query, found: Rows, dialect: Dialect) -> Rows:

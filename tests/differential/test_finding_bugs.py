@@ -14,7 +14,7 @@ import headwater as hw
 from differential.check import check_simulated
 from differential.joins import Join
 from differential.measures import Measure
-from differential.operators import Aggregate, Operator, Rolling, Table, Top
+from differential.operators import Aggregate, Operator, Rolling, Top
 from differential.queries import Query
 from differential.rows import generate
 from differential.windows import Windowed
@@ -22,7 +22,7 @@ from headwater.process.aggregates import bags, folds, sums
 from headwater.process.tables.ranking import RankOrder
 from headwater.process.windows import intake
 
-SEEDS = 12
+SEEDS = 8
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -99,8 +99,8 @@ BUGS: list[tuple[Break, tuple[Operator, ...]]] = [
     (sums_that_stay_nan, (Rolling(), aggregates(Measure("sum", "x")))),
     (sketches_without_infinities, (aggregates(QUANTILE),)),
     (nulls_always_last, (Top(order=(("v", False), ("id", False))),)),
-    (windows_that_ignore_retractions, (Table(), SESSION)),
-    (windows_that_ignore_retractions, (Table(), SLIDING)),
+    (windows_that_ignore_retractions, (SESSION,)),
+    (windows_that_ignore_retractions, (SLIDING,)),
     (global_windows_without_timeless_rows, (Join("table", "full"), GLOBAL)),
 ]
 
@@ -108,7 +108,8 @@ BUGS: list[tuple[Break, tuple[Operator, ...]]] = [
 def problems(operators: tuple[Operator, ...]) -> list[str]:
     found = []
     for seed in range(SEEDS):
-        data = generate(random.Random(seed), retracts=False, unusual=True)
+        # Windows are tested over changes, aggregates over rows, whose kernels differ more from Spark.
+        data = generate(random.Random(seed), retracts=isinstance(operators[0], Windowed), unusual=True)
         try:
             found += check_simulated(Query(f"seed {seed}", operators, data, seed))
         except Exception as error:

@@ -11,7 +11,7 @@ from differential.on_spark import Setting
 from differential.queries import random_queries, random_query
 from differential.run import SPARK_BASES
 
-SEEDS = 200
+SEEDS = 100
 ON_SPARK_SEED = 3
 """A seed whose queries retract rows and have unusual values."""
 
