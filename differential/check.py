@@ -49,13 +49,13 @@ def check_batch(spark: SparkSession, query: Query) -> Problems:
     except InvalidError as error:
         return [] if query.refusal else [f"refused: {error}"]
     except PySparkException as error:
-        return _failed(spark, query, error)
+        return _failed(query, error)
     if query.refusal:
         return [f"it must be refused: {query.refusal}"]
     try:
         expected, expected_types = expected_on_spark(spark, query)
     except PySparkException as error:
-        return [f"Spark SQL fails, and we do not: {first_line(str(error))}"]
+        return [f"Spark SQL fails, and we do not: {first_line(error)}"]
     wrong = [
         f"the type of {name} is {types[name]}, and {expected_types[name]} in Spark"
         for name in query.comparable_types
@@ -64,12 +64,12 @@ def check_batch(spark: SparkSession, query: Query) -> Problems:
     return wrong + differences(_final(query, found), expected, EXACT)
 
 
-def _failed(spark: SparkSession, query: Query, error: Exception) -> Problems:
+def _failed(query: Query, error: PySparkException) -> Problems:
     """Return a problem, unless the query must fail or may fail."""
     expected = expected_in_duckdb(query)
     if must_fail(expected) or may_fail(expected):
         return []
-    return [f"failed: {first_line(str(error))}"]
+    return [f"failed: {first_line(error)}"]
 
 
 def check_app(spark: SparkSession, queries: Sequence[Query], folder: Path, setting: Setting) -> Problems:

@@ -3,15 +3,19 @@
 ./dev differential                        # 10,000 queries in the simulator, 200 on Spark
 ./dev differential --pairs                # all pairs of operators in the simulator, in batch and in an app
 ./dev differential --first 4711 --simulated 1 --on-spark 0
+./dev differential --record               # and write the numbers to docs/compatibility.md
 """
 
 import argparse
+import json
 import random
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -22,6 +26,7 @@ from differential.queries import Query, pairs, random_queries, random_query
 from differential.rows import BASES
 from headwater.spark.session.session import spark_session
 
+ROOT = Path(__file__).parents[1]
 QUERIES_PER_APP = 8
 SPARK_BASES = BASES[:3]
 """Times that Python's datetime has."""
@@ -58,7 +63,7 @@ class Progress:
     """Counts the queries and prints the problems."""
 
     def __init__(self, what: str, total: int) -> None:
-        self._what, self._total = what, total
+        self.what, self._total = what, total
         self._started = self._shown = time.monotonic()
         self.done = self.failed = 0
 
@@ -71,29 +76,30 @@ class Progress:
         if self.done == self._total or now > self._shown + 10:
             self._shown = now
             print(
-                f"{self._what}: {self.done} of {self._total} in {now - self._started:.0f} s, "
+                f"{self.what}: {self.done} of {self._total} in {now - self._started:.0f} s, "
                 f"{self.failed} with problems",
                 flush=True,
             )
 
 
-def run_simulated(first: int, number: int) -> int:
+def run_simulated(first: int, number: int) -> Progress:
     progress = Progress("random queries in the simulator", number)
     with ProcessPoolExecutor() as pool:
         for problems in pool.map(simulated_seed, range(first, first + number), chunksize=20):
             progress.add(problems)
-    return progress.failed
+    return progress
 
 
-def run_simulated_pairs() -> int:
+def run_simulated_pairs() -> Progress:
     queries = list(pairs())
-    progress = Progress("pairs in the simulator", len(queries))
-    for query in queries:
-        progress.add(_described(query, _caught(query)))
-    return progress.failed
+    progress = Progress("pairs of operators in the simulator", len(queries))
+    with ProcessPoolExecutor() as pool:
+        for query, problems in zip(queries, pool.map(_caught, queries, chunksize=20), strict=True):
+            progress.add(_described(query, problems))
+    return progress
 
 
-def run_on_spark(chunks: Iterable[tuple[list[Query], Setting]], what: str, total: int) -> int:
+def run_on_spark(chunks: Iterable[tuple[list[Query], Setting]], what: str, total: int) -> Progress:
     progress = Progress(what, total)
     with tempfile.TemporaryDirectory(prefix="differential-") as name:
         log_file = Path(name) / "spark.log"
@@ -101,7 +107,18 @@ def run_on_spark(chunks: Iterable[tuple[list[Query], Setting]], what: str, total
             for number, (queries, setting) in enumerate(chunks):
                 problems = check_on_spark(spark, queries, Path(name) / str(number), setting)
                 progress.add(problems, len(queries))
-    return progress.failed
+    return progress
+
+
+def record(runs: Iterable[Progress]) -> None:
+    """Write the numbers of runs to docs/compatibility.json and its page."""
+    results = ROOT / "docs" / "compatibility.json"
+    known = json.loads(results.read_text())
+    ran = datetime.now(UTC).date().isoformat()
+    for run in runs:
+        known.setdefault("differential", {})[run.what] = {"queries": run.done, "wrong": run.failed, "ran": ran}
+    results.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    subprocess.run([sys.executable, ROOT / "tools" / "compatibility.py", "page"], check=True)
 
 
 def _random_chunks(first: int, number: int) -> Iterator[tuple[list[Query], Setting]]:
@@ -127,17 +144,21 @@ def main() -> int:
     )
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--pairs", action="store_true", help="run all pairs of operators instead")
+    parser.add_argument("--record", action="store_true", help="write the numbers to docs/compatibility.md")
     arguments = parser.parse_args()
+    runs = []
     if arguments.pairs:
-        failed = run_simulated_pairs()
-        total = sum(1 for _ in pairs())
-        failed += run_on_spark(_pair_chunks(), "pairs on Spark", total)
-        return 1 if failed else 0
-    failed = run_simulated(arguments.first, arguments.simulated) if arguments.simulated else 0
-    if arguments.on_spark:
-        chunks = _random_chunks(arguments.first, arguments.on_spark)
-        failed += run_on_spark(chunks, "random queries on Spark", arguments.on_spark)
-    return 1 if failed else 0
+        runs.append(run_simulated_pairs())
+        runs.append(run_on_spark(_pair_chunks(), "pairs of operators on Spark", runs[0].done))
+    else:
+        first, simulated, on_spark = arguments.first, arguments.simulated, arguments.on_spark
+        if simulated:
+            runs.append(run_simulated(first, simulated))
+        if on_spark:
+            runs.append(run_on_spark(_random_chunks(first, on_spark), "random queries on Spark", on_spark))
+    if arguments.record:
+        record(runs)
+    return 1 if any(run.failed for run in runs) else 0
 
 
 if __name__ == "__main__":

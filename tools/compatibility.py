@@ -167,7 +167,7 @@ def shown(found: Found) -> dict[str, dict[str, str]]:
 
 def page(found: Found) -> str:
     """Return the page for these results."""
-    return "".join([NOTE, INTRODUCTION, *_table(found), LIMITS, *_suites(found), REPEAT])
+    return "".join([NOTE, INTRODUCTION, *_table(found), LIMITS, *_suites(found), *_differential(found), REPEAT])
 
 
 INTRODUCTION = """
@@ -246,6 +246,18 @@ def _suites(found: Found) -> Iterable[str]:
         for why, tests in others.items():
             yield f"| {why.replace('|', '/')} | {', '.join(tests)} |\n"
         yield f"\nPassed: {', '.join(f'`{name}`' for name in passed)}.\n\n"
+
+
+def _differential(found: Found) -> Iterable[str]:
+    runs = found.get("differential")
+    if not runs:
+        return
+    yield "## The same answer on every path\n\n"
+    yield "Queries whose results were compared with SQL over the final rows, by `./dev differential`.\n\n"
+    yield "| queries | compared | wrong | run on |\n|---|---|---|---|\n"
+    for what, run in runs.items():
+        yield f"| {what} | {run['queries']:,} | {run['wrong']} | {run['ran']} |\n"
+    yield "\n"
 
 
 def main(arguments: list[str]) -> int:

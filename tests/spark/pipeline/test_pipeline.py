@@ -165,6 +165,9 @@ def broken_view(kind: str) -> hw.App:
         "no event time": lambda orders: orders.select("product").transform(
             hw.windowed(what={"x": hw.count()}, where=hw.Tumbling("1 minute"))
         ),
+        "groupBy with an operator": lambda orders: hw.top(
+            orders.groupBy("product").count(), 1, order="count", by="product"
+        ),
         "python error": lambda orders: orders.select(undefined),  # type: ignore[name-defined]  # noqa: F821
         "no frame": lambda orders: None,
     }
@@ -177,6 +180,7 @@ def broken_view(kind: str) -> hw.App:
         ("missing column", "`amont`"),
         ("missing column in windowed", "'amont'"),
         ("no event time", "no event time among the columns product"),
+        ("groupBy with an operator", r"an aggregate of its own \(groupBy, distinct\).*use hw.aggregate"),
         ("python error", r"NameError: name 'undefined' is not defined \(test_pipeline.py, line \d+\)"),
         ("no frame", "must return a streaming DataFrame"),
     ],

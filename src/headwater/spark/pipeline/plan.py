@@ -80,12 +80,24 @@ def plan_query(query: Query, read: ReadTopic, spool: Spool, wake_ups: Path) -> P
         if wakes_itself := _wakes_itself(rows, context.clocks):
             with query_context(spool, runs_kernels=True) as context:
                 rows = call_function(query, partial(again, wake_ups=wake_ups))
+        _refuse_spark_aggregates(query, rows)
     if not rows.isStreaming:
         raise InvalidError(
             f"cannot build {query.kind} {query.name!r}: its function must return a streaming DataFrame"
         )
     definition = define(query, rows, context.descriptions)
     return Plan(query=query, rows=rows, mode=mode, definition=definition, wakes_itself=wakes_itself)
+
+
+def _refuse_spark_aggregates(query: Query, rows: DataFrame) -> None:
+    """Raise InvalidError if a stream with operators also has an aggregate of Spark's that never ends a group."""
+    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+        is_aggregate = node.nodeName() in ("Aggregate", "Distinct") and node.isStreaming()
+        if is_aggregate and not any(below.nodeName() == "EventTimeWatermark" for below in _nodes(node)):
+            raise InvalidError(
+                f"cannot build {query.kind} {query.name!r}: in a stream, Spark cannot combine an aggregate of its "
+                "own (groupBy, distinct) with operators of Headwater; use hw.aggregate or hw.deduplicate instead"
+            )
 
 
 def _wakes_itself(rows: DataFrame, clocks: int) -> bool:
