@@ -14,6 +14,9 @@ from differential.values import Approximate, InAnyOrder, OneOf, order_key, plain
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
+ROUNDING = 1e-9
+"""The error that values which were retracted may leave in a sum of floats."""
+
 ERROR = "an error, because a sum is too large"
 MAYBE = "the sum, or an error, because a part of it is too large"
 
@@ -75,7 +78,7 @@ def _sum(pairs: Sequence[Pair], _: Any) -> Any:
     if isinstance(values[0], float):
         total = _float_sum(values)
         scale = math.fsum(abs(value) for value in values if math.isfinite(value))
-        return Approximate(total, scale * 1e-9)
+        return Approximate(total, scale * 1e-9 + ROUNDING)
     total = sum(values)
     if isinstance(total, int):
         if not LONG_MIN <= total <= LONG_MAX:
@@ -101,7 +104,7 @@ def _mean(pairs: Sequence[Pair], _: Any) -> Any:
             return (sum(values, Decimal(0)) / len(values)).quantize(Decimal("1e-8"), ROUND_HALF_UP)
     floats = [float(value) for value in values]
     scale = math.fsum(abs(value) for value in floats if math.isfinite(value))
-    return Approximate(_float_sum(floats) / len(floats), scale * 1e-9)
+    return Approximate(_float_sum(floats) / len(floats), scale * 1e-9 + ROUNDING)
 
 
 def _end(greatest: bool) -> Callable[[Sequence[Pair], Any], Any]:
