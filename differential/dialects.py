@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an engine writes structs, arrays and the values of a group with their times."""
+    """The syntax of an engine for structs, arrays and the values of a group with their times."""
 
     name: str
 

@@ -22,7 +22,7 @@ class QueryContext:
     """True if an operator of the query runs a kernel; then no other can be an aggregate of Spark's."""
     operators: int = 0
     clocks: int = 0
-    """How many of the operators use the processing time of Spark's batches."""
+    """Number of operators that use the processing time of Spark's batches."""
     descriptions: list[dict[str, Any]] = field(default_factory=list)
     """Descriptions of the operators, in the order in which they were called; see `attach`."""
 
