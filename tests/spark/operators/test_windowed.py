@@ -267,3 +267,15 @@ def test_partitions_added_during_a_run_are_read_and_hold_the_watermark(
         assert revenue_after(5) == [7.0]
     finally:
         pipeline.stop()
+
+
+def test_the_first_row_of_each_plain_window(spark: Any) -> None:
+    """Spark copies the mark of the event time to the window that it makes of it; the window is no event time."""
+    rows = spark.sql(
+        "select * from values ('tea', 1.0, timestamp'2026-01-01 00:00:01'), ('cocoa', 2.0, timestamp'2026-01-01 "
+        "00:00:02'), ('tea', 3.0, timestamp'2026-01-01 00:01:00') as rows(product, amount, at)"
+    ).withMetadata("at", {"headwater.eventTime": True})
+    where = hw.Tumbling("1 minute")
+    totals = rows.transform(hw.windowed(what={"total": hw.sum("amount")}, where=where, by=["product"]))
+    found = hw.top(totals, 1, order="total desc", by="window").select("product", "total").collect()
+    assert sorted(map(tuple, found)) == [("cocoa", 2), ("tea", 3)]

@@ -39,7 +39,7 @@ from headwater.spark.kernels.watermark_sources import (
     lost_columns,
     source_number,
 )
-from headwater.spark.source.decoding import BY_PARTITION_KEY, DELAY_KEY, EVENT_TIME_KEY, IDLE_KEY, estimate_of
+from headwater.spark.source.decoding import BY_PARTITION_KEY, DELAY_KEY, IDLE_KEY, estimate_of, event_time_field
 
 MARK = "_mark"
 """Column of the watermark of each row, for the operator that the rows go into."""
@@ -136,7 +136,7 @@ def check_input(rows: DataFrame) -> None:
 def timing_of(rows: DataFrame) -> Timing:
     """Check the rows of an operator's input, and read their event time and watermark from the columns."""
     check_input(rows)
-    field = next((field for field in rows.schema.fields if field.metadata.get(EVENT_TIME_KEY)), None)
+    field = event_time_field(rows)
     name, metadata = (None, {}) if field is None else (field.name, field.metadata)
     has_watermark = WATERMARK in rows.columns
     return Timing(

@@ -1,9 +1,9 @@
 """`hw.windowed`: aggregates of windows, computed by Spark's own operator or by a kernel.
 
 Without `when`, `how` and `lateness`, for windows and aggregates that Spark has, results are *plain*: the current
-row of each window, for ever. Spark's own operator computes them, or, where it cannot, a kernel that computes the
-same: over changes, which Spark's aggregates cannot retract, and in a stream that has other operators, to which
-Spark cannot pass on the rows of its aggregates.
+row of each window, never discarded. Spark's own operator computes them, or, where it cannot, a kernel that
+computes the same: over changes, which Spark's aggregates cannot retract, and in a stream that has other operators,
+to which Spark cannot pass on the rows of its aggregates.
 
 Everything else is panes, which `WindowedKernel` emits.
 """

@@ -40,11 +40,23 @@ RECORD_TIME = "timestamp"
 _ROW, _MISFIT = "_headwater_row", "_headwater_misfit"
 
 
+def event_time_field(rows: DataFrame) -> StructField | None:
+    """Return the field of the event time; Spark also copies its mark to a `window` made of it, a struct."""
+    return next(
+        (
+            field
+            for field in rows.schema.fields
+            if field.metadata.get(EVENT_TIME_KEY) and not isinstance(field.dataType, StructType)
+        ),
+        None,
+    )
+
+
 def event_time_of(rows: DataFrame) -> str:
     """Return the event time's column, which has the mark in its metadata; raise InvalidError if there is none."""
-    for field in rows.schema.fields:
-        if field.metadata.get(EVENT_TIME_KEY):
-            return field.name
+    field = event_time_field(rows)
+    if field is not None:
+        return field.name
     raise InvalidError(
         f"there is no event time among the columns {', '.join(rows.columns)}: keep the topic's event time column, "
         "or name one with `app.topic(..., event_time=...)`"
