@@ -1,6 +1,5 @@
 """Runs a query's kernels in this process: rows in random batches, with combining, restarts and crashes."""
 
-import io
 import random
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,7 +13,7 @@ from differential.rows import COLUMNS, SPAN, polars_schema
 from differential.values import plain
 from headwater.change import CHANGE
 from headwater.process.kernel import BEGINNING, Now, State, time_before
-from headwater.process.table import Table
+from headwater.testing.simulator import reloaded
 
 END = 2**62
 Rows = list[tuple[Any, ...]]
@@ -94,7 +93,7 @@ class SimulatedQuery:
         """Return the state as it is after a restart, sometimes."""
         if self._chance.random() < 0.7:
             return {name: table.sealed() for name, table in state.items()}
-        return {name: _reload(table) for name, table in state.items()}
+        return {name: reloaded(table) for name, table in state.items()}
 
 
 def _run(
@@ -120,14 +119,6 @@ def _combined(kernel: Any, rows: pl.DataFrame, now: Now, chance: random.Random) 
     parts = [part for part in parts if part.height] or parts[:1]
     same = all(part.schema == parts[0].schema for part in parts)
     return pl.concat(parts, how="vertical" if same else "diagonal")
-
-
-def _reload(table: Table) -> Table:
-    file = io.BytesIO()
-    table.rows.write_ipc_stream(file)
-    file.seek(0)
-    rows = pl.read_ipc_stream(file)
-    return Table.empty(rows.schema, table.key, table.by).put(rows)
 
 
 def net_rows(changes: pl.DataFrame, columns: Sequence[str]) -> Rows:

@@ -68,7 +68,7 @@ class Simulator:
 
     def restart(self) -> None:
         """Continue from the saved state alone."""
-        self._states = [{name: _reload(table) for name, table in state.items()} for state in self._states]
+        self._states = [{name: reloaded(table) for name, table in state.items()} for state in self._states]
 
     def take_output(self) -> pl.DataFrame:
         """Return the changes since the last call."""
@@ -131,10 +131,10 @@ def _no_rows(kernel: Kernel) -> pl.DataFrame:
     return pl.DataFrame(schema=kernel.schema)
 
 
-def _reload(table: Table) -> Table:
-    """Write a table to bytes and read it back."""
+def reloaded(table: Table) -> Table:
+    """Return a table as it is after a restart: written to bytes and read back."""
     file = io.BytesIO()
     table.rows.write_ipc_stream(file)
     file.seek(0)
     rows = pl.read_ipc_stream(file)
-    return Table.empty(rows.schema, table.key).put(rows)
+    return Table.empty(rows.schema, table.key, table.by).put(rows)
