@@ -30,7 +30,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import headwater as hw
 from headwater.clock import SystemClock
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
 from support.brokers import create_topic, start_headwater
 

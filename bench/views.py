@@ -38,7 +38,7 @@ import pyarrow as pa
 from _report import machine
 
 import headwater as hw
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.shapes import Access, ViewShape
 from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore

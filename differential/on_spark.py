@@ -28,7 +28,7 @@ from headwater.spark.kernels.frames import from_arrow
 from headwater.spark.pipeline import plan
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.spark.source.decoding import DELAY_KEY, EVENT_TIME_KEY
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.client.client import Client
 

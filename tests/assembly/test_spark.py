@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headwater.assembly.spark import RESTARTS_MAX, RESTARTS_WITHIN_S, SparkRun
+from headwater.assembly.spark import PAUSE_S, RESTARTS_MAX, RESTARTS_WITHIN_S, SparkRun
 from headwater.clock import ManualClock
 from headwater.spark.session.jvm import SparkDiedError
 
@@ -40,10 +40,19 @@ def test_a_pipeline_is_started_again_on_a_new_session() -> None:
     assert len(closed) == 3
 
 
-def test_spark_that_keeps_dying_is_given_up() -> None:
-    run = SparkRun(starter([True] * 10, []), print, ManualClock())
+def test_a_run_to_the_end_of_the_log_ends_when_spark_keeps_dying() -> None:
+    run = SparkRun(starter([True] * 10, []), print, ManualClock(), once=True)
     with pytest.raises(SparkDiedError):
         run.run()
+
+
+def test_spark_that_keeps_dying_is_tried_again_after_a_pause() -> None:
+    """The process goes on: it also has the log and the console."""
+    lines, pauses = list[str](), list[float]()
+    run = SparkRun(starter([True] * (RESTARTS_MAX + 2), []), lines.append, ManualClock(), sleep=pauses.append)
+    run.run()
+    assert pauses == [PAUSE_S, PAUSE_S]
+    assert lines[-1] == f"Spark's Java was killed, {RESTARTS_MAX + 2} times; the next try is in {PAUSE_S:.0f} s"
 
 
 def test_deaths_long_ago_do_not_count() -> None:

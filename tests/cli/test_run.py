@@ -58,7 +58,7 @@ def test_a_function_that_fails_on_every_row_fails_the_run(run: Any, headwater: A
         for p in json.loads(headwater("pipeline", "list", "-o", "json").stdout)["pipelines"]
         if p["name"] == "amounts"
     )
-    assert (pipeline["state"], "all 2 records" in pipeline["error"]) == ("failed", True)
+    assert (pipeline["state"], "all 2 records" in pipeline["error"]) == ("suspended", True)
 
 
 def test_a_row_on_which_the_function_fails_is_reported(run: Any, headwater: Any) -> None:

@@ -11,7 +11,7 @@ from headwater.console import pages
 from headwater.console.pages import PAGE_ADDRESSES, routes
 from headwater.serve.api.app import ApiContext, create_app
 from headwater.serve.server import HttpServer
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
 
 STATIC = Path(pages.__file__).parent / "static"

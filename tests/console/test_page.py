@@ -19,8 +19,8 @@ from headwater.serve.api.app import ApiContext, create_app
 from headwater.serve.live.group_lag import GroupLag, GroupLags
 from headwater.serve.live.rates import TopicRates
 from headwater.serve.server import HttpServer
-from headwater.store.facts import FactStore
-from headwater.store.generations import Generations
+from headwater.store.pipelines.facts import FactStore
+from headwater.store.pipelines.generations import Generations
 from headwater.store.shapes import ViewShape
 from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
@@ -222,7 +222,7 @@ def test_health_line_describes_the_state_of_the_app(shop, visit):
     shop.report(state="isolating", error="ValueError: no", isolating={"records": 7, "found": 2})
     expect(health).to_have_text("Pipeline revenue is isolating a poison row, 2 found: ValueError: no")
 
-    shop.report(state="failed", error="no such column: price\n  in revenue.py, line 3")
+    shop.report(state="suspended", error="no such column: price\n  in revenue.py, line 3")
     expect(health).to_have_text("Pipeline revenue failed: no such column: price")
     expect(page.locator(".error")).to_contain_text("in revenue.py, line 3")
 
@@ -369,7 +369,7 @@ def test_unknown_address_is_not_found(visit):
 
 
 def test_health_line_links_to_the_pipeline_on_the_overview(shop, visit):
-    shop.report(state="failed", error="no such column: price")
+    shop.report(state="suspended", error="no such column: price")
     page = visit.open("/views/revenue")
     page.get_by_role("link", name="Pipeline revenue failed").click()
     expect(page.locator("article:target h3")).to_have_text("revenue")
@@ -395,7 +395,7 @@ def test_rebuilt_view_is_read_again(shop, visit):
 @pytest.mark.parametrize("width", [360, 400, 820, 1600])
 def test_page_fits_its_window(shop, visit, width):
     shop.sell(("tea with a rather long name, as products have", 0, 3.5))
-    shop.report(state="failed", error="x" * 300)
+    shop.report(state="suspended", error="x" * 300)
     behind = {
         TopicPartition("orders", 0): GroupPosition(offset=0, end=10**9, lag_records=10**9, at_risk_records=10**9)
     }

@@ -14,8 +14,8 @@ from headwater.clock import SystemClock
 from headwater.errors import ConflictError
 from headwater.spark.definition.definition import Definition
 from headwater.spark.definition.differences import check_definition
-from headwater.store.facts import FactStore
-from headwater.store.generations import Generations
+from headwater.store.pipelines.facts import FactStore
+from headwater.store.pipelines.generations import Generations
 from headwater.store.shapes import ViewShape
 from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore

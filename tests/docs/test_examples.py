@@ -20,7 +20,7 @@ from headwater.clock import SystemClock
 from headwater.record import Record, TopicPartition
 from headwater.sink import Batch, Stream
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client import groups as group_client

@@ -17,7 +17,7 @@ from headwater.serve.api.app import ApiContext, create_app
 from headwater.serve.live.group_lag import GroupLag, GroupLags
 from headwater.serve.live.rates import TopicRates
 from headwater.serve.server import HttpServer
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.shapes import ViewShape
 from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore

@@ -7,7 +7,7 @@ from headwater.app import App
 from headwater.clock import SystemClock
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.spark.pipeline.watch import Announce
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
 
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import InvalidError
-from headwater.store.generations import Generation, Generations
 from headwater.store.late import LateRow
+from headwater.store.pipelines.generations import Generation, Generations
 from headwater.store.shapes import ViewShape
 from headwater.store.subscription import EventKind, SubscriberPosition, next_events
 from headwater.store.values.column_types import Column

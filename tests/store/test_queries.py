@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headwater.clock import SystemClock
 from headwater.errors import InvalidError, UnavailableError
-from headwater.store.generations import Generations
+from headwater.store.pipelines.generations import Generations
 from headwater.store.questions import Answer, Question
 from headwater.store.reader import ViewReader, Views
 from headwater.store.shapes import Access, ViewShape

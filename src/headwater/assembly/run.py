@@ -17,6 +17,7 @@ from headwater.assembly.log import open_log
 from headwater.assembly.settings import Report, RunSettings
 from headwater.assembly.spark import SparkRun, open_spark
 from headwater.assembly.store import open_stores
+from headwater.errors import ConflictError
 from headwater.locks import FolderLock
 
 if TYPE_CHECKING:
@@ -72,6 +73,15 @@ def pipeline_lock(data: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def is_running(data: Path) -> bool:
+    """Return whether an app runs the queries of a data directory."""
+    try:
+        with pipeline_lock(data):
+            return False
+    except ConflictError:
+        return True
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The Spark session of an app with its pipeline, restarted when Spark's Java dies."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
@@ -16,16 +17,29 @@ if TYPE_CHECKING:
     from headwater.spark.pipeline.pipeline import Pipeline
 
 RESTARTS_MAX, RESTARTS_WITHIN_S = 3, 600.0
-"""Restarts of Spark's Java within this time; a process that dies more often has a permanent cause."""
+"""Restarts of Spark's Java within this time without a pause; what dies more often has a permanent cause."""
+
+PAUSE_S = 120.0
+"""Pause before the next restart then; log and console stay up meanwhile."""
 
 
 class SparkRun:
     """A pipeline on a Spark session; both are created again when Spark's Java dies."""
 
-    def __init__(self, start: "Callable[[ExitStack], Pipeline]", report: Report, clock: Clock) -> None:
+    def __init__(
+        self,
+        start: "Callable[[ExitStack], Pipeline]",
+        report: Report,
+        clock: Clock,
+        *,
+        once: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._start = start
         self._report = report
         self._clock = clock
+        self._once = once
+        self._sleep = sleep
         self._deaths: list[float] = []
         self._stack = ExitStack()
         try:
@@ -35,7 +49,10 @@ class SparkRun:
             raise
 
     def run(self, *, until: float | None = None) -> None:
-        """Run the pipeline until its queries end or the monotonic time `until`; restart Spark when it dies."""
+        """Run the pipeline until its queries end or the monotonic time `until`; restart Spark when it dies.
+
+        A run `once` ends when Spark has died too often.
+        """
         from headwater.spark.session.jvm import SparkDiedError
 
         while True:
@@ -50,10 +67,14 @@ class SparkRun:
     def _restart(self, error: Exception) -> None:
         now = self._clock.monotonic()
         self._deaths = [*(at for at in self._deaths if at > now - RESTARTS_WITHIN_S), now]
-        if len(self._deaths) > RESTARTS_MAX:
+        if len(self._deaths) > RESTARTS_MAX and self._once:
             raise error
-        self._report(f"{error}; restarting it ...")
         self._stack.close()
+        if len(self._deaths) > RESTARTS_MAX:
+            self._report(f"{error}, {len(self._deaths)} times; the next try is in {PAUSE_S:.0f} s")
+            self._sleep(PAUSE_S)
+        else:
+            self._report(f"{error}; restarting it ...")
         self.pipeline = self._start(self._stack)
 
 
@@ -86,7 +107,7 @@ def open_spark(app: App, log: Log, stores: Stores, settings: RunSettings, report
             report(f"sink {query.name} writes to {type(query.to).__name__}, {promise}")
         return pipeline
 
-    with closing(SparkRun(start, report, clock)) as spark:
+    with closing(SparkRun(start, report, clock, once=settings.once)) as spark:
         yield spark
 
 

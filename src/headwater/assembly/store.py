@@ -8,7 +8,7 @@ from headwater.app import App
 from headwater.assembly.settings import RunSettings
 
 if TYPE_CHECKING:
-    from headwater.store.facts import FactStore
+    from headwater.store.pipelines.facts import FactStore
     from headwater.store.views import ViewStore
 
 FACTS_FILE = "facts.db"
@@ -24,8 +24,8 @@ class Stores(NamedTuple):
 @contextmanager
 def open_stores(app: App, settings: RunSettings) -> Iterator[Stores]:
     """Open the views where the settings or the app put them, and record the address for other commands."""
-    from headwater.store.facts import FactStore
     from headwater.store.location import FILE, check_address, record_address
+    from headwater.store.pipelines.facts import FactStore
     from headwater.store.views import ViewStore
 
     address = settings.store or app.store

@@ -6,8 +6,9 @@ Written by `spark`, read by `serve` and by programs through `reader.Views`; it i
     shapes, values                       the columns of views, and the form of their values: pure
     rows, arrow                          encoded rows and their changes; rows as an Arrow table
     views                                ViewStore: writes batches and answers questions
-    tables, access, late, generations    its tables
+    tables, access, late                 its tables
+    pipelines                            checkpoints, controls and statistics of the queries that write views
     queries, subscription, reader        answers, subscriptions, and the class for users
-    facts, location                      statistics of running queries, and the address of the store
+    location                             the address of the store
     databases                            SQLite and PostgreSQL
 """

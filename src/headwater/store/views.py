@@ -7,7 +7,8 @@ Tables, in an SQLite file or in a schema of PostgreSQL:
     headwater_progress   query -> run, batch, note            the last batch of each query
     headwater_changes    view, position, op, before, after    the last changes of each view
     headwater_late       view, number, row, how late, ...     rows that arrived after their window had closed
-    headwater_generations, headwater_rebuilds                 the current checkpoints, see `generations`
+    headwater_generations, headwater_rebuilds                 the current checkpoints, see `pipelines`
+    headwater_controls   query -> paused, request             what users ask of the pipelines, see `pipelines`
     headwater_store      identity, version, app, epoch        the store itself
     view_<name>          _key, then the view's columns        the rows
 
@@ -28,9 +29,10 @@ import pyarrow as pa
 
 from headwater.change import Change
 from headwater.errors import ConflictError, InvalidError
-from headwater.store import access, generations, late, tables
+from headwater.store import access, late, tables
 from headwater.store.databases.engine import Database, Db, open_database
 from headwater.store.late import LateRow
+from headwater.store.pipelines import controls, generations
 from headwater.store.queries import ViewQueries, by_key
 from headwater.store.questions import Answer, Question
 from headwater.store.rows import Retraction, StoredRow, decode_change, decode_row, encode_rows
@@ -51,6 +53,7 @@ _SCHEMA = (
     *access.SCHEMA,
     *late.SCHEMA,
     *generations.SCHEMA,
+    *controls.SCHEMA,
 )
 
 

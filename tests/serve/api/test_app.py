@@ -10,8 +10,8 @@ from headwater.record import TopicPartition
 from headwater.serve.api.app import create_app
 from headwater.serve.live.group_lag import GroupLag
 from headwater.serve.server import HttpServer
-from headwater.store.facts import FactKind
 from headwater.store.late import LateRow
+from headwater.store.pipelines.facts import FactKind
 from headwater.store.shapes import ViewShape
 from headwater.store.values.column_types import Column
 from headwater.transmit.client.lag import GroupPosition
@@ -96,12 +96,12 @@ def test_pipeline_takes_each_number_from_the_newest_fact_that_has_it(shop, calle
     shop.facts.add("revenue", {"state": "starting"}, at_ms=1000)
     shop.facts.add("revenue", first, at_ms=2000)
     shop.facts.add("revenue", {"state": "running", "batchId": 4, "behindRecords": 0}, at_ms=3000)
-    shop.facts.add("revenue", {"state": "failed", "error": "no such column"}, at_ms=4000)
+    shop.facts.add("revenue", {"state": "suspended", "error": "no such column"}, at_ms=4000)
     _, body = caller.get("/api/v1/pipelines")
     assert body["pipelines"] == [
         {
             "name": "revenue",
-            "state": "failed",
+            "state": "suspended",
             "batchId": 4,
             "numInputRows": 120,
             "inputRowsPerSecond": 60.0,
@@ -132,7 +132,7 @@ def test_infinite_rate_is_left_out(shop, caller):
 
 
 def test_pipeline_has_no_error_after_a_restart(shop, caller):
-    shop.facts.add("revenue", {"state": "failed", "error": "no such column"}, at_ms=1)
+    shop.facts.add("revenue", {"state": "suspended", "error": "no such column"}, at_ms=1)
     shop.facts.add("revenue", {"state": "starting"}, at_ms=2)
     [pipeline] = caller.get("/api/v1/pipelines")[1]["pipelines"]
     assert (pipeline["state"], pipeline["error"], pipeline["history"]) == ("starting", None, [])

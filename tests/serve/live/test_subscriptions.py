@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwater.serve.live import subscriptions
-from headwater.store.generations import Generations
+from headwater.store.pipelines.generations import Generations
 from headwater.store.shapes import Access
 
 PATH = "/api/v1/views/revenue/subscribe"

@@ -14,7 +14,7 @@ from headwater.errors import InvalidError
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.spark.pipeline.reprocess import reprocess_late
 from headwater.spark.source.decoding import EVENT_TIME_KEY
-from headwater.store.facts import FactKind, FactStore
+from headwater.store.pipelines.facts import FactKind, FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client

@@ -7,7 +7,7 @@ from typing import Any
 import headwater as hw
 from headwater.clock import SystemClock
 from headwater.serve.api.status import summarize_all
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from tests.spark.run_pipeline import run_once

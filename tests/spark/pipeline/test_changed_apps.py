@@ -13,7 +13,7 @@ from headwater.clock import SystemClock
 from headwater.errors import ConflictError
 from headwater.spark.definition.definition import FILE
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from tests.spark.pipeline import changed_programs

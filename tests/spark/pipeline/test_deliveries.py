@@ -15,7 +15,7 @@ import headwater as hw
 from headwater.clock import SystemClock
 from headwater.errors import HeadwaterError
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 

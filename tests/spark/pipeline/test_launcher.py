@@ -14,8 +14,8 @@ from headwater.spark.definition.definition import Definition, read_definition, w
 from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
 from headwater.spark.pipeline.plan import Plan
 from headwater.spark.pipeline.running_queries import RunningQueries
-from headwater.store.facts import FactStore
-from headwater.store.generations import Generation
+from headwater.store.pipelines.facts import FactStore
+from headwater.store.pipelines.generations import Generation
 from headwater.store.shapes import ViewShape
 from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore

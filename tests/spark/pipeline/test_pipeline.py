@@ -14,7 +14,7 @@ from headwater.clock import SystemClock
 from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
 from headwater.record import TopicPartition
 from headwater.spark.pipeline.dead_letters import dead_letter_sink
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.reader import ViewReader
 from headwater.store.tables import ViewProgress
 from headwater.store.views import ViewStore
@@ -228,7 +228,7 @@ def test_a_failing_function_is_reported_with_its_reason_if_no_row_is_the_cause(
     with pytest.raises(HeadwaterError, match=r"RuntimeError: cannot halve 2 at a time.* none of them alone"):
         run(app, spark, broker, tmp_path)
     fact = FactStore(tmp_path / "facts.db").latest("revenue")[0]
-    assert fact.body["state"] == "failed"
+    assert fact.body["state"] == "suspended"
 
 
 def test_a_query_that_fails_sometimes_is_restarted_without_loss(

@@ -20,7 +20,7 @@ from headwater.spark.pipeline.poison import post_letters
 from headwater.spark.pipeline.poison_search import PoisonRow, cut
 from headwater.spark.source.exclusions import Exclusions, leave_out
 from headwater.spark.source.offsets import Range
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client

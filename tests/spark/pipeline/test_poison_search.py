@@ -24,8 +24,8 @@ from headwater.spark.pipeline.poison_search import (
     spread,
 )
 from headwater.spark.source.exclusions import Exclusions
-from headwater.store.facts import FactStore
-from headwater.store.generations import Generations
+from headwater.store.pipelines.facts import FactStore
+from headwater.store.pipelines.generations import Generations
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client
@@ -207,7 +207,7 @@ def test_a_run_stops_without_dead_letters_if_every_record_fails(
     with Client(servers) as client:
         assert "orders.deadletter" not in client.topics(["orders.deadletter"])
     fact = FactStore(tmp_path / "facts.db").latest("amounts")[-1].body
-    assert fact["state"] == "failed"
+    assert fact["state"] == "suspended"
     assert "all 3 records" in fact["error"]
     # Corrected, it continues with the same records.
     run_once(shop(strict), spark, servers, tmp_path, store)

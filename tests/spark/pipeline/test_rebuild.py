@@ -12,8 +12,8 @@ from headwater.clock import SystemClock
 from headwater.errors import ConflictError
 from headwater.spark.pipeline.new_checkpoint import restart_from_here, restart_from_start
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
-from headwater.store.facts import FactStore
-from headwater.store.generations import Generations
+from headwater.store.pipelines.facts import FactStore
+from headwater.store.pipelines.generations import Generations
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from tests.spark.run_pipeline import run_to_end

@@ -11,8 +11,8 @@ from headwater.errors import ConflictError
 from headwater.spark.pipeline.launcher import PipelineSettings
 from headwater.spark.pipeline.rebuilds import Rebuilds
 from headwater.spark.pipeline.running_queries import RunningQueries
-from headwater.store.facts import FactStore
-from headwater.store.generations import Generation, Generations
+from headwater.store.pipelines.facts import FactStore
+from headwater.store.pipelines.generations import Generation, Generations
 from headwater.store.shapes import ViewShape
 from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
@@ -27,7 +27,7 @@ class FakeLauncher:
         self.started: list[tuple[str, Generation]] = []
         self.conflicts = 0
 
-    def start_view(self, view: hw.View, generation: Generation) -> None:
+    def start_query(self, view: hw.View, generation: Generation) -> None:
         if self.conflicts:
             self.conflicts -= 1
             raise ConflictError("another definition")
@@ -50,7 +50,7 @@ class World:
         self.settings = PipelineSettings(bootstrap_servers="127.0.0.1:9", data=folder, once=True)
         launcher: Any = self.launcher
         self.rebuilds = Rebuilds(self.queries, launcher, app, self.generations, self.settings)
-        self.launcher.start_view(app.views[0], self.generations.current("revenue"))
+        self.launcher.start_query(app.views[0], self.generations.current("revenue"))
 
     def end(self, name: str) -> None:
         self.queries[name].streaming.stop()

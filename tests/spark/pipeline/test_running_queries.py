@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from headwater.clock import ManualClock
 from headwater.errors import InvalidError
 from headwater.spark.pipeline.running_queries import RunningQueries
-from headwater.store.facts import FactKind, FactStore
+from headwater.store.pipelines.facts import FactKind, FactStore
 from tests.spark.pipeline.fake_queries import FakeStarts, progress
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import headwater as hw
-from headwater.store.facts import FactKind, FactStore
+from headwater.store.pipelines.facts import FactKind, FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from tests.spark.run_pipeline import run_once

@@ -10,7 +10,7 @@ import headwater as hw
 from headwater.clock import SystemClock
 from headwater.spark.pipeline.checkpoint import begun_batch, end_offsets, last_done
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
-from headwater.store.facts import FactKind, FactStore
+from headwater.store.pipelines.facts import FactKind, FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client.client import Client

@@ -11,8 +11,8 @@ from headwater.errors import HeadwaterError, RefusedError, UnavailableError
 from headwater.spark.pipeline.failures import PAUSE_MAX_S, TRIES_MAX, Failure
 from headwater.spark.pipeline.poison_search import EveryRecordFailsError
 from headwater.spark.pipeline.running_queries import RunningQueries
-from headwater.spark.pipeline.watch import GiveUp, Isolate, Relaunch, Watch
-from headwater.store.facts import FactStore
+from headwater.spark.pipeline.watch import Isolate, Relaunch, Suspend, Watch
+from headwater.store.pipelines.facts import FactStore
 from tests.spark.pipeline.fake_queries import FakeStarts, progress
 
 TRACEBACK = '  File "app.py", line 1\n{}\n'
@@ -72,14 +72,14 @@ def test_a_refused_row_is_isolated(view: Watched) -> None:
     assert decisions[-1] == [Isolate("revenue", Failure("too long", RefusedError))]
 
 
-def test_a_query_without_a_function_is_given_up_instead(tmp_path: Path) -> None:
+def test_a_query_without_a_function_is_suspended_instead(tmp_path: Path) -> None:
     dead_letters = Watched(tmp_path, None)
-    assert dead_letters.fail(TRIES_MAX, "ValueError: no")[-1] == [GiveUp("revenue", "ValueError: no")]
-    assert dead_letters.last_fact == {"state": "failed", "error": "ValueError: no"}
+    assert dead_letters.fail(TRIES_MAX, "ValueError: no")[-1] == [Suspend("revenue", "ValueError: no")]
+    assert dead_letters.last_fact == {"state": "suspended", "error": "ValueError: no"}
 
 
-def test_an_invalid_query_is_given_up_at_once(view: Watched) -> None:
-    assert view.fail(1, "headwater.errors.InvalidError: wrong") == [[GiveUp("revenue", "wrong")]]
+def test_an_invalid_query_is_suspended_at_once(view: Watched) -> None:
+    assert view.fail(1, "headwater.errors.InvalidError: wrong") == [[Suspend("revenue", "wrong")]]
 
 
 def test_an_unavailable_log_is_retried_without_end(view: Watched) -> None:
@@ -122,16 +122,16 @@ def test_a_query_is_relaunched_when_its_records_were_found(view: Watched) -> Non
     assert view.fail(TRIES_MAX - 1, "ValueError: no") == [[], [], []]
 
 
-def test_a_query_is_given_up_when_no_record_is_to_blame(view: Watched) -> None:
+def test_a_query_is_suspended_when_no_record_is_to_blame(view: Watched) -> None:
     (decision,) = isolated(view, FakeIsolation(HeadwaterError("none found")))
-    assert decision == GiveUp("revenue", "ValueError: no (the search for poison rows failed: none found)")
-    assert view.last_fact == {"state": "failed", "error": "ValueError: no"}
+    assert decision == Suspend("revenue", "ValueError: no (the search for poison rows failed: none found)")
+    assert view.last_fact == {"state": "suspended", "error": decision.reason}
 
 
-def test_a_query_that_fails_on_every_record_is_given_up_with_the_way_out(view: Watched) -> None:
+def test_a_query_that_fails_on_every_record_is_suspended_with_the_way_out(view: Watched) -> None:
     error = EveryRecordFailsError("ValueError: no (all 3 records fail)", hint="fix it")
-    assert isolated(view, FakeIsolation(error)) == [GiveUp("revenue", str(error), "fix it")]
-    assert view.last_fact == {"state": "failed", "error": str(error)}
+    assert isolated(view, FakeIsolation(error)) == [Suspend("revenue", str(error), "fix it")]
+    assert view.last_fact == {"state": "suspended", "error": str(error)}
 
 
 def test_each_retry_and_search_and_its_end_are_announced(view: Watched) -> None:
@@ -147,8 +147,8 @@ def test_each_retry_and_search_and_its_end_are_announced(view: Watched) -> None:
     isolated(view, FakeIsolation(HeadwaterError("none found")))
     assert view.lines == [
         "query revenue continues without 1 record on which it fails; see `headwater deadletter list`",
-        "query revenue has failed and is not tried again: ValueError: no (the search for poison rows failed: "
-        "none found)",
+        "query revenue is suspended, the others go on: ValueError: no (the search for poison rows failed: none "
+        "found); when the cause is fixed: `headwater pipeline resume revenue`",
     ]
 
 

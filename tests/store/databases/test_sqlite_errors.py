@@ -8,7 +8,7 @@ import pytest
 
 from headwater.errors import UnavailableError
 from headwater.store.databases import sqlite
-from headwater.store.facts import FactStore
+from headwater.store.pipelines.facts import FactStore
 from headwater.store.shapes import ViewShape
 from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore

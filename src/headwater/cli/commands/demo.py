@@ -100,6 +100,7 @@ def _watch(running: "RunningApp", report: "Report", until: float | None) -> None
     """Report the first result and the console's address, then run until the time is over."""
     while not running.store.count("revenue"):  # Even past `until`: a slow machine should show a result, too.
         running.spark.run(until=time.monotonic() + _LOOK_EVERY_S)
+        running.pipeline.check()
     row = running.store.rows("revenue", limit=1)[0]
     report(f"first result: {row['product']}, {row['orders']} orders, {row['revenue']:.2f}")
     report(f"open {running.console_url}" + ("" if until else "; press Ctrl-C to stop the demo"))

@@ -9,11 +9,11 @@ import typer
 
 from headwater.cli.options import DATA, DataOption, StoreOption
 from headwater.cli.view_store import open_store
-from headwater.errors import ConflictError, HeadwaterError, InvalidError
+from headwater.errors import HeadwaterError, InvalidError
 
 if TYPE_CHECKING:
-    from headwater.store.facts import FactStore
-    from headwater.store.generations import Generation, Generations
+    from headwater.store.pipelines.facts import FactStore
+    from headwater.store.pipelines.generations import Generation, Generations
     from headwater.store.views import ViewStore
 
 WATCH_EVERY_S = 0.5
@@ -51,8 +51,9 @@ def rebuild(
 
     Example: headwater rebuild revenue --from start
     """
-    from headwater.store.facts import FactStore
-    from headwater.store.generations import Generations
+    from headwater.assembly.run import is_running
+    from headwater.store.pipelines.facts import FactStore
+    from headwater.store.pipelines.generations import Generations
 
     store = open_store(data, address, to_write=True)
     facts = FactStore(data / "facts.db")
@@ -64,7 +65,7 @@ def rebuild(
     _check_name(name, views)
     generations = Generations(store)
     generation = generations.request_rebuild(name)
-    if not _is_running(data):
+    if not is_running(data):
         print(f"view {name} will be rebuilt when the app runs next; until then it stays as it is")
         return
     _watch(generations, facts, generation)
@@ -87,16 +88,6 @@ def _restart(store: "ViewStore", data: Path, name: str, since: From) -> None:
         restart(store, data / "checkpoints", name)
     first = "the first record" if since is From.START else "the first record it has not read"
     print(f"{name} will start with {first} when the app runs next")
-
-
-def _is_running(data: Path) -> bool:
-    from headwater.assembly.run import pipeline_lock
-
-    try:
-        with pipeline_lock(data):
-            return False
-    except ConflictError:
-        return True
 
 
 def _watch(generations: "Generations", facts: "FactStore", generation: "Generation") -> None:

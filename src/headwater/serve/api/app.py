@@ -36,7 +36,7 @@ from headwater.serve.live.group_lag import SAMPLE_EVERY_S as GROUPS_EVERY_S
 from headwater.serve.live.rates import sampling
 from headwater.serve.live.subscriptions import Hub
 from headwater.serve.openapi import document
-from headwater.store.facts import FACTS_KEPT, FactKind
+from headwater.store.pipelines.facts import FACTS_KEPT, FactKind
 from headwater.store.shapes import ViewShape
 from headwater.store.subscription import resume_position
 

@@ -12,8 +12,8 @@ from headwater.clock import Clock, SystemClock
 from headwater.serve.live.catch_up import Backlog, catch_up_seconds
 from headwater.serve.live.group_lag import GroupLag, GroupLags
 from headwater.serve.live.rates import TopicRate, TopicRates
-from headwater.store.facts import FACTS_KEPT, Fact, FactStore
 from headwater.store.late import LateRow
+from headwater.store.pipelines.facts import FACTS_KEPT, Fact, FactStore
 from headwater.store.shapes import ViewShape
 from headwater.store.values.columns import instant_text
 from headwater.store.views import ViewStore

@@ -35,7 +35,7 @@ from headwater.spark.source.decoding import bad_records
 from headwater.spark.source.exclusions import Exclusions, exclusions_of
 from headwater.spark.source.wake_ups import FILE as WAKE_UPS_FILE
 from headwater.spark.source.wake_ups import WakeUps
-from headwater.store.generations import Generation, Generations
+from headwater.store.pipelines.generations import Generation, Generations
 from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
 from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
@@ -53,8 +53,12 @@ class PipelineSettings:
     data: Path
     once: bool = False
 
+    @property
+    def checkpoints(self) -> Path:
+        return self.data / "checkpoints"
+
     def checkpoint(self, generation: str) -> Path:
-        return self.data / "checkpoints" / generation
+        return self.checkpoints / generation
 
 
 class QueryLauncher:
@@ -75,7 +79,7 @@ class QueryLauncher:
         self._settings = settings
         self._generations = Generations(store)
         self._exclusions: dict[str, Exclusions] = {}
-        self._external_sinks: list[ExternalSink] = []
+        self._external_sinks: dict[str, ExternalSink] = {}
         self.notes: list[str] = []
         """Changes with which queries continue, in words."""
 
@@ -143,8 +147,10 @@ class QueryLauncher:
                 continues=generation.continues,
             )
             report = self._queries.report_operators
+            if (before := self._external_sinks.pop(query.name, None)) is not None:
+                before.close()
             sink = ExternalSink(query, stream, self._store, spool, report, wake_ups=wake_ups)
-            self._external_sinks.append(sink)
+            self._external_sinks[query.name] = sink
             sink.open()
             return sink
         assert isinstance(query, View)
@@ -171,9 +177,9 @@ class QueryLauncher:
         empty_batches = not (plan.wakes_itself or (self._settings.once and plan.mode == APPEND))
         self._queries.launch(name, partial(self._begin, writer.foreachBatch(sink), empty_batches), launch)
 
-    def start_view(self, view: View, generation: Generation) -> None:
-        """Plan a view and start it from the checkpoint of a generation, into the rows of the view's name."""
-        plan = self.plan(view, generation)
+    def start_query(self, query: Query, generation: Generation) -> None:
+        """Plan a query and start it from the checkpoint of a generation, into the rows of the query's name."""
+        plan = self.plan(query, generation)
         differences = self.check_definition(plan, generation)
         sink = self.make_sink(plan, generation)
         self.save_definition(plan, generation, differences)
@@ -196,7 +202,7 @@ class QueryLauncher:
 
     def close(self) -> None:
         """Close the external sinks."""
-        for sink in self._external_sinks:
+        for sink in self._external_sinks.values():
             sink.close()
 
     def _wrote_nothing(self, query: Query, folder: Path) -> bool:

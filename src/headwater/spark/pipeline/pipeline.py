@@ -1,26 +1,30 @@
 """Runs an app on Spark: a query for each view and each sink, and one for each topic's dead letters."""
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from pyspark.sql import SparkSession
 
 from headwater.app import App
 from headwater.clock import Clock
-from headwater.errors import ConflictError, HeadwaterError
+from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
 from headwater.spark.definition.differences import Difference
 from headwater.spark.pipeline.checkpoint import check_checkpoint
 from headwater.spark.pipeline.failures import Failure
 from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
+from headwater.spark.pipeline.new_checkpoint import restart_from_start
 from headwater.spark.pipeline.plan import Plan
 from headwater.spark.pipeline.poison import Isolation
 from headwater.spark.pipeline.poison_search import IsolationContext, nowhere
 from headwater.spark.pipeline.rebuilds import Rebuilds
 from headwater.spark.pipeline.running_queries import Launch, RunningQueries
-from headwater.spark.pipeline.watch import Announce, Decision, GiveUp, Isolate, Relaunch, Watch
-from headwater.spark.session.jvm import died, java_exit, while_java_lives
-from headwater.store.facts import FactStore
-from headwater.store.generations import Generation, Generations
+from headwater.spark.pipeline.watch import Announce, Decision, Isolate, Relaunch, Suspend, Watch
+from headwater.spark.session.jvm import SparkDiedError, died, java_exit, while_java_lives
+from headwater.store.pipelines.controls import Action, Controls, Request
+from headwater.store.pipelines.facts import FactStore
+from headwater.store.pipelines.generations import Generation, Generations
 from headwater.store.views import ViewStore
 
 __all__ = ["Pipeline", "PipelineSettings"]
@@ -29,7 +33,9 @@ WATCH_EVERY_S = 0.5
 
 
 class Pipeline:
-    """The queries of an app: starts them, retries those that fail, swaps in rebuilt views.
+    """The queries of an app: starts them, retries those that fail, swaps in rebuilt views, carries out requests.
+
+    A query that fails repeatedly is suspended, and all others go on.
 
     `announce` is called with a line for the user when a query fails, and with what is done about it.
 
@@ -53,6 +59,8 @@ class Pipeline:
         self._clock = clock
         self._store = store
         self._generations = Generations(store)
+        self._controls = Controls(store)
+        self._announce = announce
         self._queries = RunningQueries(facts, clock)
         self._launcher = QueryLauncher(app, spark, store, self._queries, settings)
         self._watch = Watch(self._queries, settings.bootstrap_servers, clock, announce, self._count_dropped)
@@ -60,15 +68,22 @@ class Pipeline:
 
     @while_java_lives()
     def start(self) -> None:
-        """Check every query, then start every one; nothing is started if anything is wrong."""
+        """Check every query, then start every one that is not paused; nothing is started if anything is wrong."""
+        for request in self._controls.requests():
+            self._obey(request, self._record)
         for query in self._app.queries:
             check_checkpoint(self._settings.checkpoint(self._generations.current(query.name).name), query.name)
         with_schema = [topic for topic in self._app.topics if topic.schema is not None]
         for topic in with_schema:
             check_checkpoint(self._settings.checkpoint(topic.dead_letters), topic.dead_letters)
         self._launcher.load_exclusions()
-        plans = [self._launcher.plan(query) for query in self._app.queries]
-        unmatched = [(topic, self._launcher.read_unmatched(topic)) for topic in with_schema]
+        paused = self._controls.paused()
+        plans = [self._launcher.plan(query) for query in self._app.queries if query.name not in paused]
+        unmatched = [
+            (topic, self._launcher.read_unmatched(topic))
+            for topic in with_schema
+            if topic.dead_letters not in paused
+        ]
         continuing = [found for plan in plans if (found := self._continuation(plan)) is not None]
         sinks = [self._launcher.make_sink(plan, generation) for plan, generation, _ in continuing]
         for plan, generation, differences in continuing:
@@ -77,30 +92,50 @@ class Pipeline:
             self._launcher.start(plan, sink, generation)
         for topic, records in unmatched:
             self._launcher.start_dead_letters(topic, records, self._clock)
-        self._rebuilds.advance()
+        for name in self._names & paused:
+            self._queries.report(name, {"state": "paused", "error": None})
+            self._announce(f"query {name} is paused; `headwater pipeline resume {name}` continues it")
+        self._rebuilds.advance(paused)
 
     @while_java_lives()
     def run(self, *, until: float | None = None) -> None:
-        """Watch the queries until all have ended, one is given up, or the monotonic time `until` is reached.
+        """Watch the queries until the monotonic time `until`; with `once`, until all have ended.
 
-        A query that fails is restarted from its checkpoint; one that fails repeatedly is given up. Raises
-        SparkDiedError if Spark's Java process has died, and HeadwaterError if a query has failed, or when all have
-        ended and a view was not rebuilt.
+        A query that fails is restarted from its checkpoint; one that fails repeatedly is suspended. Raises
+        SparkDiedError if Spark's Java process has died, and at the end of a run `once` what `check` raises.
         """
         while True:
             if (code := java_exit()) is not None:
                 raise died(code)
-            # Read before failures are checked: a query that ends after this is looked at once more.
-            settled = self._queries.are_settled
-            self._watch.report_progress()
-            for decision in self._watch.check_failures():
-                self._carry_out(decision)
-            if not self._rebuilds.advance() and settled and self._queries.are_settled:
-                self._check_rebuilds()
-                return
+            # While the store is unavailable, queries wait for it; the next look may find it again.
+            with suppress(UnavailableError):
+                if self._look() and self._settings.once:
+                    return self.check()
             if until is not None and self._clock.monotonic() >= until:
                 return
             time.sleep(WATCH_EVERY_S)
+
+    def _look(self) -> bool:
+        """Look at all queries once; return whether all have ended."""
+        # Read before failures are checked: a query that ends after this is looked at once more.
+        settled = self._queries.are_settled
+        self._watch.report_progress()
+        for decision in self._watch.check_failures():
+            self._carry_out(decision)
+        for request in self._controls.requests():
+            self._obey(request, self._control)
+        rebuilding = self._rebuilds.advance(paused=self._controls.paused())
+        return not rebuilding and settled and self._queries.are_settled
+
+    def check(self) -> None:
+        """Raise HeadwaterError with the reason if a query is suspended, or a view was not rebuilt."""
+        for name, error in self._queries.suspended.items():
+            raise HeadwaterError(f"query {name!r} failed: {error}", hint=error.hint)
+        for view, reason in self._rebuilds.failed.items():
+            raise HeadwaterError(
+                f"view {view!r} was not rebuilt, it is as it was before: {reason}",
+                hint=f"fix the cause and run it again: headwater rebuild {view}",
+            )
 
     def stop(self) -> None:
         """Stop the queries between batches, as far as Spark can."""
@@ -138,25 +173,82 @@ class Pipeline:
             "deadLetters": self._store.counters().get(query, 0),
         }
 
-    def _check_rebuilds(self) -> None:
-        for view, reason in self._rebuilds.failed.items():
-            raise HeadwaterError(
-                f"view {view!r} was not rebuilt, it is as it was before: {reason}",
-                hint=f"fix the cause and run it again: headwater rebuild {view}",
-            )
-
     def _carry_out(self, decision: Decision) -> None:
         running = self._queries[decision.name]
         match decision:
             case Isolate(name, failure):
                 assert running.launch is not None
                 running.isolation = self._isolate(name, running.launch, failure)
-            case Relaunch():
+            case Relaunch(name):
                 assert running.launch is not None
-                self._launcher.relaunch(running.launch)
-            case GiveUp(name, reason, hint):
+                try:
+                    self._launcher.relaunch(running.launch)
+                except HeadwaterError as error:
+                    self._carry_out(self._watch.suspend(name, error))
+            case Suspend(name, reason, hint):
                 if not self._rebuilds.give_up(name, reason):
-                    raise HeadwaterError(f"query {name!r} failed: {reason}", hint=hint)
+                    running.suspended = HeadwaterError(reason, hint=hint)
+
+    # -- requests of users ------------------------------------------------------------------------------------
+
+    @property
+    def _names(self) -> set[str]:
+        """The names of all queries, those of dead letters included."""
+        letters = {topic.dead_letters for topic in self._app.topics if topic.schema is not None}
+        return {query.name for query in self._app.queries} | letters
+
+    def _obey(self, request: Request, carry_out: Callable[[str, Action], None]) -> None:
+        """Carry out a request of a user, or record the reason why not."""
+        try:
+            carry_out(request.query, request.action)
+        except (SparkDiedError, UnavailableError):
+            raise  # The request stays.
+        except HeadwaterError as error:
+            self._controls.finish(request, str(error))
+        else:
+            self._controls.finish(request)
+
+    def _control(self, name: str, action: Action) -> None:
+        """Carry out a request to a query, which may be running."""
+        self._check_request(name, action)
+        running = self._queries.get(name)
+        if action is Action.RESUME and running is not None and running.suspended is None:
+            return
+        self._queries.forget(name)
+        self._watch.forgive(name)
+        self._record(name, action)
+        if action is Action.PAUSE:
+            self._queries.report(name, {"state": "paused", "error": None})
+        else:
+            self._start_again(name)
+
+    def _record(self, name: str, action: Action) -> None:
+        """Record what a request changes for the next start of a query."""
+        self._check_request(name, action)
+        if action is Action.RESET:
+            restart_from_start(self._store, self._settings.checkpoints, name)
+        self._controls.set_paused(name, action is Action.PAUSE)
+
+    def _check_request(self, name: str, action: Action) -> None:
+        if name not in self._names:
+            raise InvalidError(f"the app has no pipeline {name!r}; it has: {', '.join(sorted(self._names))}")
+        if action is not Action.RESUME and name in {rebuild.query for rebuild in self._generations.rebuilds()}:
+            raise InvalidError("it is being rebuilt")
+        if action is Action.RESET and name not in {query.name for query in self._app.queries}:
+            raise InvalidError("dead letters stay in the log; it can be paused and resumed")
+
+    def _start_again(self, name: str) -> None:
+        """Start a query that was paused, suspended or reset, from its checkpoint."""
+        for topic in self._app.topics:
+            if topic.dead_letters == name:
+                self._launcher.start_dead_letters(topic, self._launcher.read_unmatched(topic), self._clock)
+                return
+        query = next(query for query in self._app.queries if query.name == name)
+        try:
+            self._launcher.start_query(query, self._generations.current(name))
+        except HeadwaterError as error:
+            self._queries.report(name, {"state": "suspended", "error": str(error)})
+            raise
 
     def _isolate(self, name: str, launch: Launch, failure: Failure) -> Isolation:
         """Begin to search for the records on which a query's function fails, or whose rows its sink refuses."""

@@ -25,7 +25,7 @@ from headwater.spark.source.decoding import good_rows
 from headwater.spark.source.exclusions import Exclusions
 from headwater.spark.source.offsets import BOOTSTRAP, ISOLATION, READ_COMMITTED, Range, read_options, to_json
 from headwater.spark.source.source import COLUMNS, HeadwaterSource, read_range
-from headwater.store.generations import Starting
+from headwater.store.pipelines.generations import Starting
 from headwater.transmit.records.to_arrow import SCHEMA
 
 OFFSETS_PER_TRIGGER_MAX = 500_000

@@ -32,7 +32,7 @@ from headwater.spark.pipeline.plan import call_function, read_part
 from headwater.spark.source.decoding import matching_records
 from headwater.spark.source.exclusions import Exclusions
 from headwater.spark.source.offsets import Range, from_json
-from headwater.store.generations import Starting
+from headwater.store.pipelines.generations import Starting
 from headwater.transmit.client.client import EARLIEST, Client
 
 PROBES = 10

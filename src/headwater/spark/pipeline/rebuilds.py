@@ -9,6 +9,7 @@ A crash at any point leaves the request in the store, and the next run continues
 """
 
 import shutil
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from headwater.spark.pipeline.running_queries import (
     records_behind,
 )
 from headwater.spark.source.offsets import Offsets
-from headwater.store.generations import Generation, Generations
+from headwater.store.pipelines.generations import Generation, Generations
 
 if TYPE_CHECKING:
     from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
@@ -52,9 +53,9 @@ class Rebuilds:
         self._targets: dict[str, Offsets] = {}
         """Offsets that a rebuild must have read before it replaces the view whose query was stopped."""
 
-    def advance(self) -> bool:
-        """Continue the requested rebuilds; return whether there were any."""
-        requested = self._generations.rebuilds()
+    def advance(self, paused: AbstractSet[str] = frozenset()) -> bool:
+        """Continue the requested rebuilds, except those of paused views; return whether there were any."""
+        requested = [generation for generation in self._generations.rebuilds() if generation.query not in paused]
         for generation in requested:
             self._advance(generation)
         return bool(requested)
@@ -83,7 +84,7 @@ class Rebuilds:
 
     def _start(self, view: View, generation: Generation) -> None:
         try:
-            self._launcher.start_view(replace(view, name=generation.name), generation)
+            self._launcher.start_query(replace(view, name=generation.name), generation)
         except ConflictError:  # The app's definition has changed since the rebuild began: begin a new one.
             self._drop(generation)
             self._generations.request_rebuild(view.name)
@@ -120,4 +121,4 @@ class Rebuilds:
         self._targets.pop(view.name, None)
         shutil.rmtree(self._settings.checkpoint(before.name), ignore_errors=True)
         self._queries.report(view.name, {"state": "starting", "note": "rebuilt from the log and swapped in"})
-        self._launcher.start_view(view, generation)
+        self._launcher.start_query(view, generation)

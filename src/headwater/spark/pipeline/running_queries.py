@@ -13,12 +13,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.app import Query
 from headwater.clock import Clock
-from headwater.errors import InvalidError, UnavailableError
+from headwater.errors import HeadwaterError, InvalidError, UnavailableError
 from headwater.spark.pipeline.failures import Failure, first_line
 from headwater.spark.session.jvm import died, java_exit
 from headwater.spark.source.offsets import WOKEN, Offsets, from_json
-from headwater.store.facts import FactKind, FactStore
-from headwater.store.generations import MARK, Generation
+from headwater.store.pipelines.facts import FactKind, FactStore
+from headwater.store.pipelines.generations import MARK, Generation
 from headwater.transmit.client.client import LATEST, Client
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class RunningQuery:
     """Monotonic time of the next attempt, after a failure."""
     isolation: RunningIsolation | None = None
     """The search for the records on which it fails, while that runs."""
+    suspended: HeadwaterError | None = None
+    """The reason why it is not tried again, after repeated failures."""
     reported_progress: str | None = None
     rows_read: int = 0
     """Rows that it has read, across its restarts, up to the last call of `count_rows`."""
@@ -118,6 +120,11 @@ class RunningQueries:
         return iter(list(self._running.items()))
 
     @property
+    def suspended(self) -> dict[str, HeadwaterError]:
+        """The queries that are not tried again, with the reasons."""
+        return {name: running.suspended for name, running in self._running.items() if running.suspended}
+
+    @property
     def are_settled(self) -> bool:
         """True if no query runs or will be started again."""
         return all(running.is_settled for running in self._running.values())
@@ -130,6 +137,8 @@ class RunningQueries:
         """Stop a query and drop it from the registry, if it is there; a rebuild's facts are deleted."""
         running = self._running.pop(name, None)
         if running is not None:
+            if running.isolation is not None:
+                running.isolation.stop()
             running.streaming.stop()
         if MARK in name:
             self._facts.forget(name)

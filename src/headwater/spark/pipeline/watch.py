@@ -1,16 +1,18 @@
 """Watches the running queries: reports what each batch did, and decides what to do about failed queries.
 
 A failed query is retried after a pause, which `Watch` does itself. Where more is needed it returns a decision
-(`Isolate`, `Relaunch`, `GiveUp`), which `Pipeline` carries out.
+(`Isolate`, `Relaunch`, `Suspend`), which `Pipeline` carries out.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import PySparkException
+
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, UnavailableError
-from headwater.spark.pipeline.failures import PAUSE_MAX_S, Failure, Retries, read_failure
+from headwater.spark.pipeline.failures import PAUSE_MAX_S, Failure, Retries, first_line, read_failure
 from headwater.spark.pipeline.poison_search import EveryRecordFailsError
 from headwater.spark.pipeline.running_queries import (
     RunningIsolation,
@@ -20,6 +22,8 @@ from headwater.spark.pipeline.running_queries import (
     parse_offsets,
     records_behind,
 )
+
+FIX = "fix the cause and start the app again: the query continues from its checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +42,15 @@ class Relaunch:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Stop retrying a query."""
+class Suspend:
+    """Stop retrying a query; the others go on."""
 
     name: str
     reason: str
-    hint: str = "fix the cause and start the app again: the query continues from its checkpoint"
+    hint: str = FIX
 
 
-Decision = Isolate | Relaunch | GiveUp
+Decision = Isolate | Relaunch | Suspend
 
 Announce = Callable[[str], None]
 """Shows the user one line about a query that has failed."""
@@ -86,14 +90,31 @@ class Watch:
         """Restart the failed queries whose pause is over; return what else has to be done about failed ones."""
         decisions: list[Decision | None] = []
         for name, running in self._queries:
+            if running.suspended is not None:
+                continue
             if running.isolation is not None:
                 decisions.append(self._check_isolation(name, running, running.isolation))
             elif running.restart_at is not None:
                 if self._clock.monotonic() >= running.restart_at:
-                    self._queries.restart(name)
+                    decisions.append(self._restart(name))
             elif (error := running.streaming.exception()) is not None:
                 decisions.append(self._check_failure(name, running, read_failure(str(error))))
         return [decision for decision in decisions if decision is not None]
+
+    def forgive(self, name: str) -> None:
+        """Reset the failures of a query, which is started again."""
+        self._retries.forgive(name)
+
+    def suspend(self, name: str, error: HeadwaterError) -> Suspend:
+        """Report and announce that a query is suspended, and return the decision."""
+        return self._suspend(name, str(error), error.hint)
+
+    def _restart(self, name: str) -> Decision | None:
+        try:
+            self._queries.restart(name)
+        except PySparkException as error:
+            return self._suspend(name, first_line(error))
+        return None
 
     def _check_failure(self, name: str, running: RunningQuery, failure: Failure) -> Decision | None:
         pause = self._retries.pause(name, failure, progressed=running.streaming.lastProgress is not None)
@@ -106,7 +127,7 @@ class Watch:
         if failure.of_a_row and running.launch is not None:
             self._announce(f"query {name} failed again: searching for the records that cause it: {failure.reason}")
             return Isolate(name, failure)
-        return self._give_up(name, failure, failure.reason)
+        return self._suspend(name, failure.reason)
 
     def _check_isolation(self, name: str, running: RunningQuery, isolation: RunningIsolation) -> Decision | None:
         """Relaunch a query whose poison rows were found; give it up if there are none."""
@@ -120,10 +141,10 @@ class Watch:
             self._announce(f"query {name}: the search is repeated in {PAUSE_MAX_S:.0f} s: {error}")
             return None
         except EveryRecordFailsError as error:
-            return self._give_up(name, Failure(str(error)), str(error), hint=error.hint)
+            return self.suspend(name, error)
         except HeadwaterError as error:
-            failure = isolation.failure
-            return self._give_up(name, failure, f"{failure.reason} (the search for poison rows failed: {error})")
+            reason = f"{isolation.failure.reason} (the search for poison rows failed: {error})"
+            return self._suspend(name, reason)
         self._retries.forgive(name)
         self._announce(
             f"query {name} continues without {found} record{'s' if found > 1 else ''} on which it fails; see "
@@ -131,10 +152,13 @@ class Watch:
         )
         return Relaunch(name)
 
-    def _give_up(self, name: str, failure: Failure, reason: str, hint: str | None = None) -> GiveUp:
-        self._queries.report(name, {"state": "failed", "error": failure.reason})
-        self._announce(f"query {name} has failed and is not tried again: {reason}")
-        return GiveUp(name, reason) if hint is None else GiveUp(name, reason, hint)
+    def _suspend(self, name: str, reason: str, hint: str | None = None) -> Suspend:
+        self._queries.report(name, {"state": "suspended", "error": reason})
+        self._announce(
+            f"query {name} is suspended, the others go on: {reason}; when the cause is fixed: "
+            f"`headwater pipeline resume {name}`"
+        )
+        return Suspend(name, reason, hint or FIX)
 
     def _progress_fact(self, running: RunningQuery, progress: Any) -> dict[str, Any]:
         return {

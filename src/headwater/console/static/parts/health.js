@@ -21,10 +21,10 @@ export function assess(status) {
 }
 
 function failure(pipelines) {
-  const failed = pipelines.find((pipeline) => pipeline.state === "failed");
-  if (!failed) return null;
-  const reason = (failed.error ?? "no reason given").split("\n")[0];
-  return { tone: "bad", text: `Pipeline ${failed.name} failed: ${reason}`, target: failed.name };
+  const suspended = pipelines.find((pipeline) => pipeline.state === "suspended");
+  if (!suspended) return null;
+  const reason = (suspended.error ?? "no reason given").split("\n")[0];
+  return { tone: "bad", text: `Pipeline ${suspended.name} is suspended: ${reason}`, target: suspended.name };
 }
 
 function retry(pipelines) {
@@ -62,8 +62,8 @@ function noEvents(topics) {
 }
 
 function stopped(pipelines) {
-  const found = pipelines.find((pipeline) => pipeline.state === "stopped");
-  return found ? { tone: "warn", text: `Pipeline ${found.name} is stopped`, target: found.name } : null;
+  const found = pipelines.find((pipeline) => pipeline.state === "stopped" || pipeline.state === "paused");
+  return found ? { tone: "warn", text: `Pipeline ${found.name} is ${found.state}`, target: found.name } : null;
 }
 
 function starting(pipelines) {
