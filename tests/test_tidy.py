@@ -27,6 +27,8 @@ EXCEPTIONS = {
     "embedded.py:__init__": "settings, passed through by keyword",
     "broker.py:broker": "options of a command",
     "run.py:run": "options of a command",
+    "app.py:run": "the options of `headwater run`",
+    "app.py:start": "the options of `headwater run`",
     "group.py:reset_offsets": "options of a command",
 }
 

@@ -42,6 +42,7 @@ _PUBLIC = {
     "headwater.sinks.mail": ("Mail",),
     "headwater.sinks.net_changes": ("net_changes",),
     "headwater.store.reader": ("Views",),
+    "headwater.assembly.running": ("RunningApp",),
     "headwater.transmit.broker.embedded": ("Broker",),
 }  # fmt: skip
 _PUBLIC_MODULES = ("sink", "errors")  # for sinks of your own

@@ -60,6 +60,7 @@ from headwater.sinks.webhook import Webhook as Webhook
 from headwater.sinks.mail import Mail as Mail
 from headwater.sinks.net_changes import net_changes as net_changes
 from headwater.store.reader import Views as Views
+from headwater.assembly.running import RunningApp as RunningApp
 from headwater.transmit.broker.embedded import Broker as Broker
 from headwater import sink as sink
 from headwater import errors as errors
@@ -127,6 +128,7 @@ __all__ = [
     "Mail",
     "net_changes",
     "Views",
+    "RunningApp",
     "Broker",
     "sink",
     "errors",

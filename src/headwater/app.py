@@ -1,4 +1,6 @@
-"""App: declares topics, views and sinks, and the functions that compute them. `headwater run` runs it.
+"""App: declares topics, views and sinks, and the functions that compute them.
+
+`headwater run` or `app.run()` runs it, and `app.start()` runs it in the background.
 
 app = hw.App("shop")
 orders = app.topic("orders", schema="product string, amount double, at timestamp", event_time="at")
@@ -9,12 +11,18 @@ def revenue(orders):
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headwater.errors import InvalidError
 from headwater.sink import Sink
+
+if TYPE_CHECKING:
+    from headwater.assembly.running import RunningApp
 
 ViewFunction = TypeVar("ViewFunction", bound=Callable[..., Any])
 
@@ -211,6 +219,75 @@ class App:
 
         return declare
 
+    def run(  # noqa: PLR0913 - the options of `headwater run`
+        self,
+        *,
+        data: str | Path = ".headwater",
+        bootstrap_servers: str | None = None,
+        master: str = "local[*]",
+        listen: str = "127.0.0.1:9092",
+        http: str | None = "127.0.0.1:8080",
+        once: bool = False,
+        store: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        spark: Any = None,
+    ) -> None:
+        """Run the app until Ctrl-C, like `headwater run`, which has the same options and defaults.
+
+        With `once`, process the records in the log and return; a query that fails raises a HeadwaterError then.
+        `spark` is a SparkSession to run on; by default the app starts one of its own, and stops it.
+        """
+        settings = _assembly("settings").RunSettings.of(
+            data=data,
+            bootstrap_servers=bootstrap_servers,
+            master=master,
+            listen=listen,
+            http=None if once else http,
+            once=once,
+            store=store,
+            conf=conf or {},
+            spark=spark,
+        )
+        with suppress(KeyboardInterrupt):
+            _assembly("run").run_app(self, settings, _print)
+
+    def start(
+        self,
+        *,
+        data: str | Path | None = None,
+        bootstrap_servers: str | None = None,
+        master: str = "local[*]",
+        listen: str = "127.0.0.1:0",
+        http: str | None = None,
+        store: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        spark: Any = None,
+    ) -> "RunningApp":
+        """Start the app in the background of a program, a test or a notebook, and return it when it is running.
+
+            with app.start() as running:
+                producer = Producer({"bootstrap.servers": running.bootstrap_servers})
+                ...
+                running.wait_until_seen()
+                running.view("revenue").rows()
+
+        Without `data`, log and views are in a temporary directory, which is removed at the end. The embedded log
+        listens at a free port, and there is a console if `http` names its address. `spark` is a SparkSession to
+        run on; by default the app starts one of its own, and stops it.
+        """
+        settings = _assembly("settings").RunSettings.of(
+            data=data,
+            bootstrap_servers=bootstrap_servers,
+            master=master,
+            listen=listen,
+            http=http,
+            store=store,
+            conf=conf or {},
+            spark=spark,
+        )
+        running: RunningApp = _assembly("running").RunningApp(self, settings)
+        return running
+
     def _add(self, query: Query) -> None:
         _check_name(query.kind, query.name)
         if not query.topics:
@@ -224,6 +301,15 @@ class App:
                 f"{self._queries[query.name].kind} with that name"
             )
         self._queries[query.name] = query
+
+
+def _assembly(module: str) -> Any:
+    """Import a module that runs apps; a program that only declares an app does not need it."""
+    return import_module(f"headwater.assembly.{module}")
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - what `headwater run` prints
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

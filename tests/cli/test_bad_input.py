@@ -55,6 +55,21 @@ def test_app_file_that_does_not_exist(headwater: Run) -> None:
     complains(headwater("run", "nowhere.py"), "nowhere.py", "does not exist", code=2)
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("x = 1", ["shop.main has no app 'app'", "none"]),
+        ("import headwater as hw\nother = hw.App('a')", ["shop.main has no app 'app'", "other"]),
+        ("import nowhere_to_be_found", ["cannot import shop.main", "ModuleNotFoundError"]),
+        ("import headwater as hw\napp = hw.App('a')", ["has no views"]),
+    ],
+)
+def test_module_that_has_no_app_to_run(headwater: Run, tmp_path: Path, source: str, words: list[str]) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "main.py").write_text(source)
+    complains(headwater("run", "shop.main:app"), *words, code=2)
+
+
 def test_view_that_names_a_missing_column(headwater: Run, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(SHOP.format(column="amont"))
     result = headwater("run", "app.py", "--once", "--listen", "127.0.0.1:0")

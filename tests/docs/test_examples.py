@@ -51,6 +51,14 @@ def test_broker_program_of_the_readme(tmp_path: Path) -> None:
     run(program, tmp_path)
 
 
+def test_program_with_an_app_in_the_background(tmp_path: Path) -> None:
+    page = "docs/how-to/run.md"
+    (program,) = blocks(page, "python")
+    shown = re.findall(r"^    (\{'product'.*)$", (ROOT / page).read_text(), re.MULTILINE)
+    assert len(shown) == 2
+    assert run(program, tmp_path).splitlines() == shown
+
+
 def test_kafka_client_program(tmp_path: Path, broker: Broker) -> None:
     (program,) = blocks("docs/how-to/kafka-clients.md", "python")
     assert run(program.replace("127.0.0.1:9092", broker.bootstrap_servers), tmp_path) == "b'1'\n"

@@ -38,7 +38,7 @@ def test_the_public_names_do_not_change_by_accident() -> None:
         "table", "join", "SideInput", "aggregate", "top", "deduplicate", "rolling", "union", "correct_clocks",
         "Observed",
         "Postgres", "Sqlite", "KafkaTopic", "Parquet", "parquet_files", "read_parquet", "Delta", "Webhook", "Mail",
-        "net_changes", "Views", "Broker", "sink", "errors",
+        "net_changes", "Views", "RunningApp", "Broker", "sink", "errors",
     ]  # fmt: skip
     assert all(getattr(headwater, name).__doc__ for name in headwater.__all__)
 

@@ -3,7 +3,9 @@
 The console starts before Spark, so that users can watch the start.
 """
 
+import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from headwater.assembly.log import open_log
 from headwater.assembly.settings import Report, RunSettings
 from headwater.assembly.spark import SparkRun, open_spark
 from headwater.assembly.store import open_stores
+from headwater.assembly.summary import summarize
 from headwater.errors import ConflictError
 from headwater.locks import FolderLock
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunningApp:
+class AppParts:
     """The parts of a running app."""
 
     spark: SparkRun
@@ -47,7 +50,7 @@ def running_app(
     report: Report,
     *,
     produce: Callable[[str], AbstractContextManager[object]] | None = None,
-) -> Iterator[RunningApp]:
+) -> Iterator[AppParts]:
     """Start every part of an app in order, and stop them in reverse.
 
     `produce` is called with the address of the log once it is ready. The context manager it returns is entered
@@ -55,6 +58,8 @@ def running_app(
     """
     with ExitStack() as stack:
         enter = stack.enter_context
+        if settings.is_temporary:
+            stack.callback(shutil.rmtree, settings.data, ignore_errors=True)
         enter(pipeline_lock(settings.data))
         log = enter(open_log(app, settings, report))
         stores = enter(open_stores(app, settings))
@@ -62,7 +67,17 @@ def running_app(
         if produce is not None:
             enter(produce(log.bootstrap_servers))
         spark = enter(open_spark(app, log, stores, settings, report))
-        yield RunningApp(spark=spark, store=stores.views, bootstrap_servers=log.bootstrap_servers, console_url=url)
+        yield AppParts(spark=spark, store=stores.views, bootstrap_servers=log.bootstrap_servers, console_url=url)
+
+
+def run_app(app: App, settings: RunSettings, report: Report) -> None:
+    """Run an app until it is interrupted, or once to the end of the log with a summary of its results."""
+    with clean_shutdown(), running_app(app, settings, report) as running:
+        queries = ", ".join(query.name for query in app.queries)
+        report(f"running {app.name}: {queries}" + ("" if settings.once else "; press Ctrl-C to stop"))
+        running.spark.run()
+        for line in summarize(app, running.pipeline, running.store):
+            report(line)
 
 
 @contextmanager
@@ -86,7 +101,10 @@ def is_running(data: Path) -> bool:
 
 @contextmanager
 def clean_shutdown() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C, so that every part stops in order."""
+    """Handle SIGTERM like Ctrl-C, so that every part stops in order. Only the main thread receives signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -3,8 +3,8 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any
 
 from headwater.app import App
 from headwater.assembly.log import Log
@@ -32,12 +32,14 @@ class SparkRun:
         report: Report,
         clock: Clock,
         *,
+        restarts: bool = True,
         once: bool = False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._start = start
         self._report = report
         self._clock = clock
+        self._restarts = restarts
         self._once = once
         self._sleep = sleep
         self._deaths: list[float] = []
@@ -51,7 +53,7 @@ class SparkRun:
     def run(self, *, until: float | None = None) -> None:
         """Run the pipeline until its queries end or the monotonic time `until`; restart Spark when it dies.
 
-        A run `once` ends when Spark has died too often.
+        A run `once` ends when Spark has died too often, and a run on a user's session when it has died.
         """
         from headwater.spark.session.jvm import SparkDiedError
 
@@ -67,7 +69,7 @@ class SparkRun:
     def _restart(self, error: Exception) -> None:
         now = self._clock.monotonic()
         self._deaths = [*(at for at in self._deaths if at > now - RESTARTS_WITHIN_S), now]
-        if len(self._deaths) > RESTARTS_MAX and self._once:
+        if not self._restarts or (len(self._deaths) > RESTARTS_MAX and self._once):
             raise error
         self._stack.close()
         if len(self._deaths) > RESTARTS_MAX:
@@ -83,21 +85,27 @@ def open_spark(app: App, log: Log, stores: Stores, settings: RunSettings, report
     """Start Spark on the Java that is found, and all queries of the app."""
     from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
     from headwater.spark.session.java import find_java
-    from headwater.spark.session.session import spark_session
+    from headwater.spark.session.session import on_session, spark_session
 
     clock = SystemClock()
-    java = find_java(os.environ)
-    report(f"starting Spark at {settings.master} on Java {java.chosen.version} ({java.chosen.origin}) ...")
     log_file = settings.data / "logs" / "spark.log"
     pipeline_settings = PipelineSettings(
         bootstrap_servers=log.bootstrap_servers, data=settings.data.resolve(), once=settings.once
     )
 
-    def start(stack: ExitStack) -> Pipeline:
+    def open_session() -> AbstractContextManager[Any]:
+        if settings.spark is not None:
+            return on_session(settings.spark)
+        java = find_java(os.environ)
+        report(f"starting Spark at {settings.master} on Java {java.chosen.version} ({java.chosen.origin}) ...")
         name = f"headwater-{app.name}"
-        session = spark_session(name, master=settings.master, log_file=log_file, java=java, conf=settings.conf)
-        pipeline = Pipeline(app, stack.enter_context(session), *stores, pipeline_settings, clock, report)
-        report(f"Spark is ready; its log is {log_file}")
+        return spark_session(name, master=settings.master, log_file=log_file, java=java, conf=settings.conf)
+
+    def start(stack: ExitStack) -> Pipeline:
+        session = stack.enter_context(open_session())
+        if settings.spark is None:
+            report(f"Spark is ready; its log is {log_file}")
+        pipeline = Pipeline(app, session, *stores, pipeline_settings, clock, report)
         stack.callback(pipeline.stop)
         pipeline.start()
         for note in pipeline.notes:
@@ -107,7 +115,7 @@ def open_spark(app: App, log: Log, stores: Stores, settings: RunSettings, report
             report(f"sink {query.name} writes to {type(query.to).__name__}, {promise}")
         return pipeline
 
-    with closing(SparkRun(start, report, clock, once=settings.once)) as spark:
+    with closing(SparkRun(start, report, clock, restarts=settings.spark is None, once=settings.once)) as spark:
         yield spark
 
 

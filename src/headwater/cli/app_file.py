@@ -1,7 +1,9 @@
-"""Load the Python file of an app; report its errors with file and line, without frames of our own code."""
+"""Load an app from a file or a module; report its errors with file and line, without frames of our own code."""
 
+import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -9,12 +11,21 @@ from pathlib import Path
 from headwater.app import App
 from headwater.errors import HeadwaterError, InvalidError
 
+_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
-def load_app(path: Path, name: str | None = None) -> App:
-    """Import the file and return its app; `name` selects one if the file has several."""
+
+def load_app(source: str | Path, name: str | None = None) -> App:
+    """Import a file, or a module given as `package.module:app`, and return its app.
+
+    `name` selects the app if there are several.
+    """
+    path = Path(source)
+    if not path.is_file() and _MODULE.fullmatch(str(source)):
+        return _check_queries(_of_module(*str(source).split(":")))
     if not path.is_file():
         raise InvalidError(
-            f"cannot run {str(path)!r}: the file does not exist", hint="pass a Python file with an hw.App"
+            f"cannot run {str(path)!r}: the file does not exist",
+            hint="pass a Python file with an hw.App, or package.module:app",
         )
     module = _import(path.resolve())
     apps = {value.name: value for value in vars(module).values() if isinstance(value, App)}
@@ -27,6 +38,10 @@ def load_app(path: Path, name: str | None = None) -> App:
             hint='create an app with `app = hw.App("shop")`; choose among several with --app',
         )
     (app,) = apps.values()
+    return _check_queries(app)
+
+
+def _check_queries(app: App) -> App:
     if not app.queries:
         raise InvalidError(
             f"cannot run app {app.name!r}: it has no views and no sinks",
@@ -35,11 +50,34 @@ def load_app(path: Path, name: str | None = None) -> App:
     return app
 
 
-def _import(path: Path) -> object:
-    # The file can import modules in its folder, here and in Spark's workers.
-    folder = str(path.parent)
+def _of_module(name: str, attribute: str) -> App:
+    """Import a module from the current folder or an installed package, and return the app of this name in it."""
+    _search_in(os.getcwd())
+    attempt = f"cannot run '{name}:{attribute}'"
+    try:
+        module = importlib.import_module(name)
+    except HeadwaterError as error:
+        raise InvalidError(f"{attempt}: {error}", hint=error.hint) from error
+    except Exception as error:
+        raise InvalidError(
+            f"{attempt}: cannot import {name}: {type(error).__name__}: {error}",
+            hint="run it in the folder that contains the package; HEADWATER_TRACEBACK=1 shows the traceback",
+        ) from error
+    found = getattr(module, attribute, None)
+    if isinstance(found, App):
+        return found
+    apps = [each for each, value in vars(module).items() if isinstance(value, App)]
+    raise InvalidError(f"{attempt}: {name} has no app {attribute!r}; its apps are: {', '.join(apps) or 'none'}")
+
+
+def _search_in(folder: str) -> None:
+    """Let the app import modules in a folder, here and in Spark's workers."""
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+
+
+def _import(path: Path) -> object:
+    _search_in(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise InvalidError(f"cannot run {str(path)!r}: it is not a Python file")

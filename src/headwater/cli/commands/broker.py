@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from headwater.transmit.broker.node import BrokerSettings
 
-from headwater.cli.addresses import parse_address
+from headwater.assembly.settings import parse_address
 from headwater.cli.log_format import set_up_logging
 from headwater.errors import ConflictError
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.addresses import parse_address
+from headwater.assembly.settings import parse_address
 
 if TYPE_CHECKING:
-    from headwater.assembly.run import RunningApp
+    from headwater.assembly.run import AppParts
     from headwater.assembly.settings import Report
     from headwater.demo.traffic import Traffic
 
@@ -96,7 +96,7 @@ def _address_or_free_port(address: tuple[str, int], report: "Report") -> tuple[s
     return address
 
 
-def _watch(running: "RunningApp", report: "Report", until: float | None) -> None:
+def _watch(running: "AppParts", report: "Report", until: float | None) -> None:
     """Report the first result and the console's address, then run until the time is over."""
     while not running.store.count("revenue"):  # Even past `until`: a slow machine should show a result, too.
         running.spark.run(until=time.monotonic() + _LOOK_EVERY_S)
@@ -107,14 +107,14 @@ def _watch(running: "RunningApp", report: "Report", until: float | None) -> None
     running.spark.run(until=until)
 
 
-def _drain(running: "RunningApp", traffic: "Traffic") -> None:
+def _drain(running: "AppParts", traffic: "Traffic") -> None:
     """Wait until the last orders have reached the view, but no longer than _DRAIN_S."""
     until = time.monotonic() + _DRAIN_S
     while running.pipeline.rows_read()["revenue"] < traffic.sent and time.monotonic() < until:
         running.spark.run(until=time.monotonic() + _LOOK_EVERY_S)
 
 
-def _print_summary(running: "RunningApp", traffic: "Traffic", took_s: float) -> None:
+def _print_summary(running: "AppParts", traffic: "Traffic", took_s: float) -> None:
     read = running.pipeline.rows_read()
     invalid = running.store.counters().get("orders.deadletter", 0)
     totals = running.store.rows("revenue", limit=10_000)

@@ -1,17 +1,13 @@
 """`headwater run`: run an app with its log, Spark, views and console."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from headwater.cli.addresses import parse_address
+from headwater.assembly.settings import parse_address
 from headwater.cli.options import AppOption
 from headwater.errors import InvalidError
-
-if TYPE_CHECKING:
-    from headwater.app import App
-    from headwater.assembly.run import RunningApp
 
 
 def parse_conf(settings: list[str]) -> dict[str, str]:
@@ -24,7 +20,12 @@ def parse_conf(settings: list[str]) -> dict[str, str]:
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="Python file with an hw.App.", show_default=False)],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Python file with an hw.App, or `package.module:app`.", metavar="FILE", show_default=False
+        ),
+    ],
     bootstrap_servers: Annotated[
         str | None,
         typer.Option("--bootstrap-servers", "-b", help="Kafka brokers to use instead of the embedded log."),
@@ -53,11 +54,13 @@ def run(
 
     Example: headwater run shop.py
 
+    Example: headwater run shop.main:app
+
     Example: headwater run shop.py --bootstrap-servers kafka:9092 --master spark://spark:7077
 
     Example: headwater run shop.py --conf spark.sql.shuffle.partitions=8
     """
-    from headwater.assembly.run import clean_shutdown, running_app
+    from headwater.assembly.run import run_app
     from headwater.assembly.settings import RunSettings
     from headwater.cli.app_file import load_app
 
@@ -71,31 +74,4 @@ def run(
         store=store,
         conf=parse_conf(conf or []),
     )
-    app = load_app(file, name)
-    with clean_shutdown(), running_app(app, settings, lambda text: print(text, flush=True)) as running:
-        queries = ", ".join(query.name for query in app.queries)
-        print(f"running {app.name}: {queries}" + ("" if once else "; press Ctrl-C to stop"), flush=True)
-        running.spark.run()
-        _print_summary(app, running)
-
-
-def _print_summary(app: "App", running: "RunningApp") -> None:
-    """Print the results of all queries, and the number and place of what is not in them."""
-    for view in app.views:
-        print(f"view {view.name}: {running.store.count(view.name)} rows")
-    for sink in app.sink_queries:
-        print(f"sink {sink.name}: {running.pipeline.rows_read()[sink.name]} records read")
-    left_out = running.pipeline.left_out()
-    for query in app.queries:
-        name = query.name
-        if count := left_out.get(name):
-            letters = " and ".join(f"`headwater deadletter list {topic.dead_letters}`" for topic in query.topics)
-            print(f"{name}: {_records(count)} left out because it fails on them; see {letters}")
-        if count := running.store.late_count(name):
-            print(f"{name}: {count} late row{'s' if count > 1 else ''}; see `headwater late rows {name}`")
-    for letters, count in running.store.counters().items():
-        print(f"{letters}: {_records(count)} not matching the schema; see `headwater deadletter list {letters}`")
-
-
-def _records(count: int) -> str:
-    return f"{count} record" if count == 1 else f"{count} records"
+    run_app(load_app(source, name), settings, lambda text: print(text, flush=True))

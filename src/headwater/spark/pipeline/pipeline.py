@@ -22,6 +22,7 @@ from headwater.spark.pipeline.rebuilds import Rebuilds
 from headwater.spark.pipeline.running_queries import Launch, RunningQueries
 from headwater.spark.pipeline.watch import Announce, Decision, Isolate, Relaunch, Suspend, Watch
 from headwater.spark.session.jvm import SparkDiedError, died, java_exit, while_java_lives
+from headwater.spark.source.offsets import Offsets
 from headwater.store.pipelines.controls import Action, Controls, Request
 from headwater.store.pipelines.facts import FactStore
 from headwater.store.pipelines.generations import Generation, Generations
@@ -150,6 +151,10 @@ class Pipeline:
     def rows_read(self) -> dict[str, int]:
         """Return how many records each query has read since the start."""
         return self._queries.rows_read()
+
+    def offsets_read(self) -> dict[str, Offsets]:
+        """Return the offsets up to which each query has processed the records of its topics, since the start."""
+        return self._queries.offsets_read()
 
     def left_out(self) -> dict[str, int]:
         """Return how many records each query leaves out because its function fails on them."""

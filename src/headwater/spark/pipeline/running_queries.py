@@ -133,6 +133,11 @@ class RunningQueries:
         """Return how many records each query has read since the start."""
         return {name: running.count_rows() for name, running in self._running.items()}
 
+    def offsets_read(self) -> dict[str, Offsets]:
+        """Return the end offsets of each query's last finished batch."""
+        last = {name: running.streaming.lastProgress for name, running in self._running.items()}
+        return {name: offsets_read(progress) for name, progress in last.items() if progress is not None}
+
     def forget(self, name: str) -> None:
         """Stop a query and drop it from the registry, if it is there; a rebuild's facts are deleted."""
         running = self._running.pop(name, None)

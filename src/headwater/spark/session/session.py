@@ -73,6 +73,21 @@ def spark_session(
         stop_session(session)
 
 
+@contextmanager
+def on_session(given: SparkSession) -> Iterator[SparkSession]:
+    """Yield a session with our settings on the Spark of a user's session, which goes on at the end.
+
+    What the user has set for all sessions of that Spark has precedence.
+    """
+    session = given.newSession()
+    context = given.sparkContext
+    own = dict(context.getConf().getAll())
+    for key, value in _settings(str(context.master)).items():
+        if key.startswith("spark.sql.") and key not in own:
+            session.conf.set(key, value)
+    yield session
+
+
 def _settings(master: str) -> dict[str, str]:
     settings = {
         "spark.ui.enabled": "false",
