@@ -24,13 +24,15 @@ TIMEOUT_S = 60.0
 class RunningApp:
     """An app that runs in the background, as `app.start()` returns it. Stop it, or use it in a `with` block."""
 
-    def __init__(self, app: App, settings: RunSettings, report: Report = lambda _: None) -> None:
+    def __init__(self, app: App, settings: RunSettings, report: Report | None = None) -> None:
         self._app = app
         self._stack = ExitStack()
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         try:
-            self._parts: AppParts = self._stack.enter_context(running_app(app, settings, report))
+            self._parts: AppParts = self._stack.enter_context(
+                running_app(app, settings, report or (lambda _: None))
+            )
         except BaseException:
             self._stack.close()
             raise
