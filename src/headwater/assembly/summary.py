@@ -26,7 +26,8 @@ def summarize(app: App, pipeline: "Pipeline", store: "ViewStore") -> Iterator[st
         if count := store.late_count(name):
             yield f"{name}: {_counted(count, 'late row')}; see `headwater late rows {name}`"
     for letters, count in store.counters().items():
-        yield f"{letters}: {_counted(count, 'record')} not matching the schema; see `headwater deadletter list {letters}`"
+        records = _counted(count, "record")
+        yield f"{letters}: {records} not matching the schema; see `headwater deadletter list {letters}`"
 
 
 def _counted(count: int, noun: str) -> str:
