@@ -75,7 +75,7 @@ class Operator(ABC):
     """True if the output has retractions if the input has some."""
 
     selects: bool = False
-    """True if the operator leaves out rows by its meaning, such as those after the first n, without counting them."""
+    """True if the operator leaves out rows by its meaning, such as those after the first n."""
 
     measures: tuple[Measure, ...] = ()
 

@@ -1,8 +1,8 @@
 """Every row that an operator gets has an effect, or is in the late ledger, or is counted as ignored.
 
-The rows are late, have no event time or no key, come out of order, or retract rows that are unknown. Each is given to
-the operator alone: if neither the output nor the state differs from a step without it, it must be counted. In one batch
-the same number of rows is counted. A new operator takes part as soon as it is in `EXAMPLES`.
+The rows are late, have no event time or no key, come out of order, or retract rows that are unknown. Each is given
+to the operator alone: if neither the output nor the state differs from a step without it, it must be counted. In
+one batch the same number of rows is counted. A new operator takes part as soon as it is in `EXAMPLES`.
 """
 
 import random

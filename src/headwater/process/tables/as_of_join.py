@@ -114,7 +114,7 @@ class AsOfKernel(TwoInputKernel):
     def _add(
         self, tables: dict[str, Table], events: pl.DataFrame, versions: pl.DataFrame, horizon: int
     ) -> tuple[list[pl.DataFrame], int]:
-        """Add events and versions to the tables; return the changes of the join, and the number of ignored versions."""
+        """Add events and versions; return the changes of the join, and the number of ignored versions."""
         keys = self.sides.keys
         touched = pl.concat([events.select(keys), versions.select(keys)]).unique()
         old_events, old_versions = tables[LEFT].get(touched), tables[RIGHT].get(touched)
@@ -134,7 +134,9 @@ class AsOfKernel(TwoInputKernel):
         if not inserted.height:
             return 0
         columns = [*self.sides.keys, TIME]
-        both = pl.concat([known.filter(pl.col(TIME) < horizon).sort(TIME).select(columns), inserted.select(columns)])
+        both = pl.concat(
+            [known.filter(pl.col(TIME) < horizon).sort(TIME).select(columns), inserted.select(columns)]
+        )
         return both.filter(pl.col(TIME) < pl.col(TIME).cum_max().over(self.sides.keys)).height
 
     def _with_versions(self, table: Table, versions: pl.DataFrame) -> tuple[Table, int]:
@@ -199,8 +201,8 @@ class AsOfKernel(TwoInputKernel):
 class NowKernel(TwoInputKernel):
     """Joins a stream with a table's content at the time when a row arrives. Created by `of`.
 
-    Emitted rows are not kept, so the left side must not retract rows. Rows with a null key that can be in no result
-    are counted (`ignored`).
+    Emitted rows are not kept, so the left side must not retract rows. Rows with a null key that can be in no
+    result are counted (`ignored`).
     """
 
     @classmethod
@@ -246,9 +248,7 @@ class NowKernel(TwoInputKernel):
                 times = (pl.col(CHANGE) * pl.col("_n").fill_null(1)).alias(CHANGE)
                 found = found.select(pl.col(ROW).alias(LEFT), RIGHT, times)
         output = as_changes(self.sides.output(found))
-        return KernelStep(
-            {RIGHT: table}, output.select(self.output_schema.names()), counters={"ignored": ignored}
-        )
+        return KernelStep({RIGHT: table}, output.select(self.output_schema.names()), counters={"ignored": ignored})
 
 
 def _check_how(how: How) -> How:

@@ -50,8 +50,8 @@ class ChangelogKernel:
     """Folds a changelog into a table by key; its output is the table's changes. Created by `of`.
 
     A change whose key, or a part of it, is null goes to the late ledger. A change older than the last one of its
-    key has no effect; neither has the deletion of a row that does not exist, except that its position is kept. Both
-    are counted (`ignored`), the same number whether changes arrive in one batch or in several. Of two
+    key has no effect; neither has the deletion of a row that does not exist, unless its position is kept. Changes
+    without effect are counted (`ignored`), the same number whether they arrive in one batch or in several. Of two
     changes with the same position, the one that arrived later counts. A change without a position is older than
     all with one.
 
@@ -175,7 +175,9 @@ class ChangelogKernel:
             was_present = pl.col(ROW).is_not_null().shift().over(self.key).fill_null(False)
             return changes.filter(pl.col(ROW).is_null() & ~was_present).height
         ordered = changes.select(*self.key, *self.positions).with_row_index("_i")
-        ordered = ordered.sort(self.positions, nulls_last=False, maintain_order=True)  # Null is less than any value.
+        ordered = ordered.sort(
+            self.positions, nulls_last=False, maintain_order=True
+        )  # Null is less than any value.
         differs = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in self.positions)
         place = ordered.with_columns(differs.cum_sum().alias("_place")).sort("_i")
         return place.filter(pl.col("_place") < pl.col("_place").cum_max().over(self.key)).height

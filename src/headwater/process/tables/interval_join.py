@@ -77,8 +77,8 @@ def _signed(text: str) -> int:
 class IntervalKernel(TwoInputKernel):
     """Joins two streams on equal keys and event times within bounds. Created by `of`.
 
-    Rows that are older than the watermark by more than `lateness`, or have no time, go to the late ledger. Rows with a
-    null key that can be in no result are counted (`ignored`).
+    Rows that are older than the watermark by more than `lateness`, or have no time, go to the late ledger. Rows
+    with a null key that can be in no result are counted (`ignored`).
     """
 
     bounds: Bounds

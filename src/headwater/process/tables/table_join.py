@@ -4,8 +4,8 @@ Both sides are kept by key, as rows with weights. A change of one side is joined
 same key, which yields the pairs to insert or retract. The cost of a step depends on the number of these rows, not
 on the size of the tables. Whether a row is unmatched depends on whether the other side has its key.
 
-A null equals nothing, not even a null: a row with a null key is never matched, and is not kept. Unless it is emitted
-as unmatched, it is counted (`ignored`).
+A null equals nothing, not even a null: a row with a null key is never matched, and is not kept. Unless it is
+emitted as unmatched, it is counted (`ignored`).
 """
 
 from collections.abc import Mapping, Sequence
