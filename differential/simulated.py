@@ -32,6 +32,8 @@ class SimulatedQuery:
         self._query = query
         self._chance = random.Random(query.seed)
         schema = input_schema(query.data)
+        self.last_inputs: list[pl.DataFrame] = []
+        """The rows that the last operator got, by batch."""
         self._forms: list[KernelForm] = []
         self._states: list[State] = []
         self._schemas: list[pl.Schema] = []
@@ -83,6 +85,8 @@ class SimulatedQuery:
         """Run each operator: the rows at the old watermark, then nothing at the new one."""
         for number, form in enumerate(self._forms):
             rows = rows.select(self._schemas[number].names())
+            if number == len(self._forms) - 1:
+                self.last_inputs.append(rows)
             empty, no_other = rows.clear(), other.clear()
             state = self._reloaded(self._states[number])
             state, first = _run(form, state, rows, other, Now(before, 0), self._chance)
