@@ -3,9 +3,11 @@
 rows, values, measures      generated rows, the comparison of values, aggregates
 dialects                    what DuckDB and Spark SQL write differently
 operators, windows, joins   every operator on Spark, as a kernel, and in SQL
+by_window                   operators that group or order by the column `window`
 queries                     pairs of all operators, and random chains
 simulated, on_spark         run a query's kernels in this process, or the query on Spark: in batch and in an app
 reference                   the expected result
+overflow                    finds out whether a sum could overflow before the end
 check                       compares
 run                         the command: `./dev differential`
 

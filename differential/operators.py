@@ -74,6 +74,9 @@ class Operator(ABC):
     passes_changes: bool = True
     """True if the output has retractions if the input has some."""
 
+    selects: bool = False
+    """True if the operator leaves out rows by its meaning, such as those after the first n."""
+
     measures: tuple[Measure, ...] = ()
 
     @abstractmethod
@@ -214,6 +217,7 @@ def order_in_sql(order: Order, names: Sequence[str], *, reverse: bool = False) -
 class Top(Operator):
     """`hw.top` of each `k`; the order ends with columns that make it total."""
 
+    selects = True
     n: int = 2
     order: Order = (("v", True), ("id", False), ("ts", False))
 
@@ -234,6 +238,7 @@ class Top(Operator):
 class Deduplicate(Operator):
     """`hw.deduplicate` by `k`, by a total order."""
 
+    selects = True
     keep: Any = "first"
     order: Order = (("ts", False), ("id", False), ("v", False))
 
@@ -339,6 +344,7 @@ class Plain(Operator):
     """Spark's own operations on single rows: a filter and a computed column."""
 
     retracts = False
+    selects = True
 
     def on_spark(self, rows: Any, other: OtherInput) -> Any:
         from pyspark.sql import functions as F  # noqa: N812

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import headwater as hw
+from differential.by_window import ByWindow
 from differential.joins import Join
 from differential.measures import SIMPLE, random_measures
 from differential.operators import Aggregate, Clocks, Deduplicate, Operator, Plain, Rolling, Table, Top, Union
@@ -23,6 +24,10 @@ EXAMPLES: dict[str, Operator] = {
     "sliding": Windowed(where=hw.Sliding("5 seconds"), measures=SIMPLE),
     "session": Windowed(where=hw.Session("4 seconds"), measures=SIMPLE),
     "global": Windowed(where=hw.Global(), when=hw.EveryBatch(), measures=SIMPLE),
+    "top of a window": ByWindow("top"),
+    "aggregate by window": ByWindow("aggregate", Windowed()),
+    "last window": ByWindow("deduplicate", Windowed()),
+    "rolling over windows": ByWindow("rolling"),
     "aggregate": Aggregate(measures=SIMPLE),
     "top": Top(),
     "deduplicate, first": Deduplicate(),

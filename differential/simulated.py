@@ -9,7 +9,7 @@ import polars as pl
 
 from differential.operators import KernelForm
 from differential.queries import Query
-from differential.rows import COLUMNS, SPAN, polars_schema
+from differential.rows import COLUMNS, SPAN, Data, polars_schema
 from differential.values import plain
 from headwater.change import CHANGE
 from headwater.process.kernel import BEGINNING, Now, State, time_before
@@ -19,15 +19,21 @@ END = 2**62
 Rows = list[tuple[Any, ...]]
 
 
+def input_schema(data: Data) -> pl.Schema:
+    """Return the schema of the rows that the first kernel of a query gets."""
+    schema = polars_schema(COLUMNS)
+    return pl.Schema({**schema, CHANGE: pl.Int8()}) if data.has_retractions else schema
+
+
 class SimulatedQuery:
     """One run of a query."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
         self._chance = random.Random(query.seed)
-        schema = polars_schema(COLUMNS)
-        if query.data.has_retractions:
-            schema = pl.Schema({**schema, CHANGE: pl.Int8()})
+        schema = input_schema(query.data)
+        self.last_inputs: list[pl.DataFrame] = []
+        """The rows that the last operator got, by batch."""
         self._forms: list[KernelForm] = []
         self._states: list[State] = []
         self._schemas: list[pl.Schema] = []
@@ -79,6 +85,8 @@ class SimulatedQuery:
         """Run each operator: the rows at the old watermark, then nothing at the new one."""
         for number, form in enumerate(self._forms):
             rows = rows.select(self._schemas[number].names())
+            if number == len(self._forms) - 1:
+                self.last_inputs.append(rows)
             empty, no_other = rows.clear(), other.clear()
             state = self._reloaded(self._states[number])
             state, first = _run(form, state, rows, other, Now(before, 0), self._chance)

@@ -70,20 +70,22 @@ class Windowed(Operator):
     def on_spark(self, rows: Any, other: OtherInput) -> Any:
         from pyspark.sql import functions as F  # noqa: N812
 
-        found = rows.transform(
-            hw.windowed(
-                what=self._what(),
-                where=self.where,
-                when=self.when,
-                how=self.how,
-                by=["k"],
-                lateness=self.lateness,
-            )
-        )
+        found = rows.transform(self.on_rows())
         kept = {"id": F.unix_micros("window.start")}
         if self.has_own_time:
             kept["ts"] = F.col("event_time")
         return derived_on_spark(found, kept, self.measures)
+
+    def on_rows(self) -> Any:
+        """Return the function of a DataFrame that users write."""
+        return hw.windowed(
+            what=self._what(),
+            where=self.where,
+            when=self.when,
+            how=self.how,
+            by=["k"],
+            lateness=self.lateness,
+        )
 
     def as_kernel(self, schema: pl.Schema) -> KernelForm:
         windowing = Windowing(
@@ -103,14 +105,17 @@ class Windowed(Operator):
 
     def in_sql(self, dialect: Dialect, names: Sequence[str]) -> str:
         extra = "".join(f", m{n}" for n in range(len(self.measures)))
-        time = "ts" if "ts" in names else "0"
-        measures = measures_in_sql(dialect, self.measures, time)
-        inner = (
+        time = ", we - 1 as ts" if self.has_own_time else ""
+        inner = self.grouped_in_sql(dialect, names)
+        return f"select ws as id, {derived_in_sql(dialect)}{time}{extra} from ({inner}) grouped"
+
+    def grouped_in_sql(self, dialect: Dialect, names: Sequence[str]) -> str:
+        """Return a query for the windows, with the columns `k`, `ws`, `we`, `n`, `v` and the measures."""
+        measures = measures_in_sql(dialect, self.measures, "ts" if "ts" in names else "0")
+        return (
             f"select k, ws, we, count(*) as n, cast(sum(v) as bigint) as v{measures} "
             f"from ({self._placed(names)}) placed group by k, ws, we"
         )
-        time = ", we - 1 as ts" if self.has_own_time else ""
-        return f"select ws as id, {derived_in_sql(dialect)}{time}{extra} from ({inner}) grouped"
 
     def _placed(self, names: Sequence[str]) -> str:
         """Return a query for the rows with the bounds of their windows."""

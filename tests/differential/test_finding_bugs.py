@@ -36,6 +36,12 @@ def sums_that_wrap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(folds, "could_overflow", lambda *_: False)
 
 
+def sums_that_fail_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A sum that fits is refused."""
+    patch.setattr(sums.IntegerSum, "limit", property(lambda self: 20))
+    patch.setattr(folds, "could_overflow", lambda *_: True)
+
+
 def means_of_decimals_as_floats(patch: pytest.MonkeyPatch) -> None:
     exact = sums.DecimalSum.result
 
@@ -95,6 +101,7 @@ BUGS: list[tuple[Break, tuple[Operator, ...]]] = [
     (extremes_of_polars, (aggregates(Measure("max", "x")),)),
     (extremes_of_polars, (aggregates(Measure("min", "s"), Measure("max", "l")),)),
     (sums_that_wrap, (aggregates(Measure("sum", "h")),)),
+    (sums_that_fail_too_early, (aggregates(Measure("sum", "v")),)),
     (means_of_decimals_as_floats, (aggregates(Measure("mean", "d")),)),
     (sums_that_stay_nan, (Rolling(), aggregates(Measure("sum", "x")))),
     (sketches_without_infinities, (aggregates(QUANTILE),)),

@@ -23,6 +23,10 @@ ON_SPARK = (
     "union -> join as of, left",
     "correct_clocks -> tumbling, accumulating",
     "side input -> global",
+    "plain -> top of a window",
+    "join, left -> rolling over windows",
+    "union -> aggregate by window",
+    "table -> last window",
 )
 """The findings of users, and every kind of operator."""
 

@@ -48,7 +48,10 @@ def view_metrics(views: ViewStore) -> Render:
 
 _DROPPED = {
     "headwater_pipeline_late_rows_total": ("lateRows", "Rows that came after their window had closed."),
-    "headwater_pipeline_ignored_rows_total": ("ignoredRows", "Changes that were older than the known ones."),
+    "headwater_pipeline_ignored_rows_total": (
+        "ignoredRows",
+        "Rows without effect: older changes, null keys of joins.",
+    ),
     "headwater_pipeline_excluded_records_total": ("leftOutRecords", "Records on which the function failed."),
     "headwater_pipeline_dead_letters_total": ("deadLetters", "Records that did not match the topic's schema."),
 }

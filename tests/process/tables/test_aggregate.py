@@ -1,6 +1,7 @@
 """Aggregates, the first n and aggregates over the last n of rows that change, compared with plain Python."""
 
 import math
+import random
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -273,3 +274,38 @@ def test_orders_are_parsed() -> None:
 def test_invalid_arguments_are_rejected(make: Any, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         make()
+
+
+TIES = {
+    "top": lambda: RankingKernel.top(2, ["seller"], RankOrder.read("price"), CHANGES, rank="rank"),
+    "first": lambda: RankingKernel.top(1, ["seller"], RankOrder.read("price"), CHANGES),
+    "last": lambda: RankingKernel.top(1, ["seller"], RankOrder.read("price").reversed, CHANGES),
+    "arrival": lambda: RankingKernel.top(1, ["seller"], RankOrder(), CHANGES),
+    "rolling": lambda: RankingKernel.rolling(
+        2, {"all": a.collect("at")}, ["seller"], RankOrder.read("price"), CHANGES
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_ties_do_not_depend_on_the_cut_into_batches(name: str) -> None:
+    """All rows are equal in the order, and unknown ones may be retracted, too."""
+    for seed in range(25):
+        chance = random.Random(seed)
+        singly, cut, batch = Running(TIES[name]()), Running(TIES[name]()), []
+        for number in range(14):
+            change = ("ann", 0, chance.randrange(3), chance.choice([1, 1, -1]))
+            batch.append(change)
+            singly.step(pl.DataFrame([change], schema=CHANGES, orient="row"))
+            if chance.random() < 0.3 or number == 13:
+                cut.step(pl.DataFrame(batch, schema=CHANGES, orient="row"))
+                batch = []
+                assert cut.table == singly.table, seed
+
+
+def test_a_row_that_is_retracted_and_inserted_again_arrives_again() -> None:
+    kernel = RankingKernel.top(1, [], RankOrder.read("price"), CHANGES)
+    running = Running(kernel)
+    running.step(pl.DataFrame([("ann", 1, 0, 1), ("bob", 1, 0, 1)], schema=CHANGES, orient="row"))
+    running.step(pl.DataFrame([("ann", 1, 0, -1), ("ann", 1, 0, 1)], schema=CHANGES, orient="row"))
+    assert running.table == {("bob", 1, 0): 1}

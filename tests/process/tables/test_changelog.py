@@ -105,6 +105,17 @@ def test_changes_without_effect_are_not_emitted() -> None:
     assert (late["reason"], late["row"]) == ("no key", {"id": None, "city": "Kiel"})
 
 
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_changes_without_effect_are_counted_in_any_cut(in_one_batch: bool) -> None:
+    older = [("ann", "Ulm", False, 0, 5), ("ann", "Kiel", False, 0, 4), ("ann", "Bonn", False, 0, 5)]
+    unknown = [("bob", None, True), ("bob", "Rome", False), ("bob", None, True), ("bob", None, True)]
+    for schema, rows, expected in ((ORDERED, older, 1), (SCHEMA, unknown, 2)):
+        running = Running(ChangelogKernel.of(["id"], schema))
+        for batch in [rows] if in_one_batch else [[row] for row in rows]:
+            running.step(frame(batch, schema))
+        assert running.counters["ignored"] == expected
+
+
 TIMED = pl.Schema({**SCHEMA, f"{POSITION}0": pl.Int64, AT: pl.Int64})
 
 

@@ -6,17 +6,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
+from headwater.record import TopicPartition
 from headwater.sinks.json_rows import json_objects
 from headwater.spark.pipeline.batch_sinks import collected
 from headwater.spark.source.decoding import EVENT_TIME_KEY
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
+from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.records.batch import decode_batch
+from headwater.transmit.records.batch_header import walk
+from support.postgres import PostgresServer
 from tests.spark.run_pipeline import run_once
 
 ZONE = "spark.sql.session.timeZone"
@@ -106,3 +113,38 @@ def test_views_and_sinks_are_the_same_in_every_zone(
         spark.conf.set(ZONE, "UTC")
     assert [row["at"] for row in found["UTC"][1]] == [TIMES[0] + timedelta(hours=2), TIMES[0]]
     assert found["America/St_Johns"] == found["UTC"]
+
+
+def topic_values(servers: str, topic: str) -> list[dict[str, Any]]:
+    partition = TopicPartition(topic, 0)
+    with Client(servers) as client:
+        at, end, found = 0, client.offsets([partition], LATEST)[partition], []
+        while at < end:
+            data, at = client.read(partition, at)
+            batches = [decode_batch(data, place) for place, header in walk(data) if not header.is_control]
+            found += [json.loads(record.value) for batch in batches for record in batch if record.value]
+    return found
+
+
+def test_databases_tables_and_topics_get_the_times_that_were_sent(
+    spark: Any, broker: Broker, produce: Any, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    sent = {"a": TIMES[1], "b": TIMES[2], "c": TIMES[3]}  # In Berlin, b and c have the same local time.
+    values = [json.dumps({"k": k, "at": at.isoformat()}).encode() for k, at in sent.items()]
+    produce(broker.bootstrap_servers, "events", values)
+    app = hw.App("zones")
+    events = app.topic("events", schema="k string, at timestamp", event_time="at")
+    app.sink(events, to=hw.Postgres(postgres.dsn, table="zoned_times"), name="pg", key="k")(lambda rows: rows)
+    app.sink(events, to=hw.Delta(tmp_path / "delta"), name="delta")(lambda rows: rows)
+    app.sink(events, to=hw.KafkaTopic("copies"), name="topic")(lambda rows: rows)
+    spark.conf.set(ZONE, "Europe/Berlin")
+    try:
+        run_once(app, spark, broker.bootstrap_servers, tmp_path, ViewStore(tmp_path / "views.db"))
+    finally:
+        spark.conf.set(ZONE, "UTC")
+    with psycopg.connect(postgres.dsn) as db:
+        assert dict(db.execute("select k, at from zoned_times").fetchall()) == sent
+    table = pa.table(DeltaTable(tmp_path / "delta").to_pyarrow_table())
+    assert {row["k"]: row["at"] for row in table.to_pylist()} == sent
+    copies = topic_values(broker.bootstrap_servers, "copies")
+    assert {row["k"]: datetime.fromisoformat(row["at"]) for row in copies} == sent

@@ -7,6 +7,8 @@ from typing import Any
 import headwater as hw
 from headwater.clock import SystemClock
 from headwater.serve.api.status import summarize_all
+from headwater.spark.operators.null_times import may_lack_time
+from headwater.spark.source.decoding import EVENT_TIME_KEY
 from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
@@ -72,3 +74,44 @@ def test_every_record_is_counted_once(spark: Any, broker: Broker, produce: Any, 
     counted = sum(row["n"] for row in store.rows("sales"))
     assert counted + sum(dropped["sales"]) + sum(dropped["orders.deadletter"]) == len(first) + len(second)
     assert [row["version"] for row in store.rows("known")] == [3]
+
+
+def test_rows_without_event_time_are_counted_by_plain_windows(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    """Spark's own operator would leave them out. A kernel runs only where a time can be missing."""
+    app = hw.App("shop")
+    orders = app.topic("orders", schema="product string, at timestamp", event_time="at")
+    returns = app.topic("returns", schema="product string, on string")
+    plain = hw.windowed(what={"n": hw.count()}, where=hw.Tumbling("1 minute"), by=["product"])
+
+    @app.view(orders, returns, key=["product", "window"])
+    def both(orders: Any, returns: Any) -> Any:
+        returned = returns.selectExpr("product", "try_cast(on as timestamp) as at")
+        return orders.unionByName(returned).transform(plain)
+
+    @app.view(orders, key=["product", "window"])
+    def ordered(orders: Any) -> Any:
+        return orders.unionByName(orders).transform(plain)
+
+    servers, store = broker.bootstrap_servers, ViewStore(tmp_path / "views.db")
+    produce(servers, "orders", [order(1), order(61)])
+    days = ["2026-01-01 00:00:30", "yesterday", "2026-01-01 00:00:31", "unknown"]
+    produce(servers, "returns", [json.dumps({"product": "tea", "on": day}).encode() for day in days])
+    run_once(app, spark, servers, tmp_path, store)
+    assert sorted(row["n"] for row in store.rows("both")) == [1, 3]
+    assert sorted(row["n"] for row in store.rows("ordered")) == [2, 2]
+    late = {one["name"]: one["lateRows"] for one in summarize_all(FactStore(tmp_path / "facts.db"), SystemClock())}
+    assert (late["both"], late["ordered"]) == (2, 0)
+
+
+def test_where_an_event_time_may_be_missing(spark: Any) -> None:
+    marked = spark.createDataFrame([("a", 1)], "k string, s int").selectExpr("k", "timestamp_seconds(s) as at")
+    marked = marked.withMetadata("at", {EVENT_TIME_KEY: True})
+    other = spark.createDataFrame([("a", 1)], "k string, n int")
+    assert not may_lack_time(marked.where("at > '2026-01-01'").withColumnRenamed("at", "time"))
+    assert not may_lack_time(marked.union(marked))
+    assert may_lack_time(marked.unionByName(other.select("k"), allowMissingColumns=True))
+    for how, expected in [("inner", False), ("left", False), ("right", True), ("full", True), ("semi", False)]:
+        assert may_lack_time(marked.join(other, "k", how)) is expected
+    assert may_lack_time(other.join(marked, "k", "left"))

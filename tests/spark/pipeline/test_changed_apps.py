@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark import cloudpickle
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 from headwater.clock import SystemClock
-from headwater.errors import ConflictError
+from headwater.errors import ConflictError, HeadwaterError
 from headwater.spark.definition.definition import FILE
+from headwater.spark.pipeline.new_checkpoint import restart_from_start
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
@@ -169,3 +172,26 @@ def test_definitions_of_version_1_do_not_stop_an_app(shop: Shop, produce: Any) -
     produce(shop.servers, "orders", [order("tea", 2.0)])
     assert shop.run(program(1)) == []
     assert shop.rows("per_minute", "total") == {"tea": 3.0}
+
+
+def test_a_query_continues_with_new_partitions_and_stops_at_deleted_records(shop: Shop, produce: Any) -> None:
+    admin = AdminClient({"bootstrap.servers": shop.servers})
+    produce(shop.servers, "orders", [order("tea", 1.0)], partition=0)
+    shop.run(simple())
+    # New partitions are read from their first record.
+    admin.create_partitions([NewPartitions("orders", 3)])["orders"].result(30)
+    produce(shop.servers, "orders", [order("tea", 2.0)], partition=2)
+    assert shop.run(simple()) == []
+    assert shop.rows("revenue", "total") == {"tea": 3.0}
+
+    # Of the records at the offsets 1 and 2, which have not been read, the first is deleted.
+    produce(shop.servers, "orders", [order("tea", 4.0), order("tea", 8.0)], partition=0)
+    deleted = KafkaPartition("orders", 0, 2)
+    admin.delete_records([deleted])[deleted].result(30)
+    with pytest.raises(HeadwaterError, match="records were deleted before they were read: orders-0 from 1 to 2"):
+        shop.run(simple())
+    assert shop.rows("revenue", "total") == {"tea": 3.0}
+    for query in ("revenue", "other", "orders.deadletter"):
+        restart_from_start(shop.store, shop.folder / "checkpoints", query)
+    shop.run(simple())
+    assert shop.rows("revenue", "total") == {"tea": 10.0}

@@ -44,7 +44,8 @@ class AsOfKernel(TwoInputKernel):
 
     Rows of the left side that are older than the watermark by more than `lateness`, or have no time, go to the
     late ledger; so do versions without a time, and retractions of versions that are older. Of two versions with
-    the same time, the one that arrived later counts.
+    the same time, the one that arrived later counts. Rows with a null key that can be in no result, versions
+    that only late rows could need, and retractions of unknown versions are counted (`ignored`).
     """
 
     lateness: int
@@ -85,18 +86,20 @@ class AsOfKernel(TwoInputKernel):
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         tables, horizon = dict(state), time_before(now.watermark, self.lateness)
         rows, late = self._split_late(rows, now.watermark, horizon)
+        rows, ignored = self.sides.without_unmatchable(rows)
         keyed = pl.all_horizontal(pl.col(self.sides.keys).is_not_null())
         events = net(self.sides.of_side(rows, LEFT))
         # Events with a null key match no version.
         parts = [self._join(events.filter(~keyed), tables[RIGHT].fresh.clear())]
-        versions = rows.filter((pl.col(SIDE) == 1) & keyed).with_columns(pl.col(RIGHT).alias(ROW))
+        versions = rows.filter(pl.col(SIDE) == 1).with_columns(pl.col(RIGHT).alias(ROW))
         events = events.filter(keyed)
         if events.height or versions.height:
-            parts += self._add(tables, events, versions)
+            added, unneeded = self._add(tables, events, versions, horizon)
+            parts, ignored = [*parts, *added], ignored + unneeded
         output = without_retractions(self.sides.output(pl.concat(parts)))
         touched = pl.concat([events.select(self.sides.keys), versions.select(self.sides.keys)])
         self._forget(tables, horizon, touched)
-        counters = {"late": 0 if late is None else late.height}
+        counters = {"late": 0 if late is None else late.height, "ignored": ignored}
         return KernelStep(
             tables, as_changes(output).select(self.output_schema.names()), late=late, counters=counters
         )
@@ -108,12 +111,14 @@ class AsOfKernel(TwoInputKernel):
         can_be_late = (pl.col(SIDE) == 0) | (pl.col(CHANGE) < 0)
         return split_late(rows, BOTH_SIDES, TIME, (pl.col(TIME) < horizon) & can_be_late, watermark)
 
-    def _add(self, tables: dict[str, Table], events: pl.DataFrame, versions: pl.DataFrame) -> list[pl.DataFrame]:
-        """Add events and versions to the tables, and return the changes of the join."""
+    def _add(
+        self, tables: dict[str, Table], events: pl.DataFrame, versions: pl.DataFrame, horizon: int
+    ) -> tuple[list[pl.DataFrame], int]:
+        """Add events and versions; return the changes of the join, and the number of ignored versions."""
         keys = self.sides.keys
         touched = pl.concat([events.select(keys), versions.select(keys)]).unique()
         old_events, old_versions = tables[LEFT].get(touched), tables[RIGHT].get(touched)
-        tables[RIGHT] = self._with_versions(tables[RIGHT], versions)
+        tables[RIGHT], unknown = self._with_versions(tables[RIGHT], versions)
         new_versions = tables[RIGHT].get(touched) if versions.height else old_versions
         parts = [self._join(events, new_versions)]
         if versions.height:
@@ -121,10 +126,25 @@ class AsOfKernel(TwoInputKernel):
             parts.append(self._join(affected, new_versions))
             parts.append(self._join(affected.with_columns(-pl.col(CHANGE)), old_versions))
         tables[LEFT], _ = put_weights(tables[LEFT], old_events, events)
-        return parts
+        return parts, unknown + self._count_superseded(old_versions, versions, horizon)
 
-    def _with_versions(self, table: Table, versions: pl.DataFrame) -> Table:
-        """Add versions to the history, each replacing one with the same time, and remove retracted ones."""
+    def _count_superseded(self, known: pl.DataFrame, versions: pl.DataFrame, horizon: int) -> int:
+        """Return the number of versions that have ended before the horizon when they arrive."""
+        inserted = versions.filter((pl.col(CHANGE) > 0) & (pl.col(TIME) < horizon))
+        if not inserted.height:
+            return 0
+        columns = [*self.sides.keys, TIME]
+        both = pl.concat(
+            [known.filter(pl.col(TIME) < horizon).sort(TIME).select(columns), inserted.select(columns)]
+        )
+        return both.filter(pl.col(TIME) < pl.col(TIME).cum_max().over(self.sides.keys)).height
+
+    def _with_versions(self, table: Table, versions: pl.DataFrame) -> tuple[Table, int]:
+        """Add versions to the history, each replacing one with the same time, and remove retracted ones.
+
+        Returns the history, and the number of retracted versions that it does not have.
+        """
+        unknown = 0
         for change in (
             versions.select(*table.schema.names(), CHANGE)
             .with_columns(
@@ -141,8 +161,9 @@ class AsOfKernel(TwoInputKernel):
                 known = table.get(retracted.select(table.key))
                 same = known.join(retracted, on=[*table.key, ROW], how="semi", nulls_equal=True)
                 table = table.drop(same.select(table.key))
+                unknown += retracted.height - same.height
             table = table.put(inserted.select(table.schema.names()))
-        return table
+        return table, unknown
 
     def _join(self, events: pl.DataFrame, versions: pl.DataFrame) -> pl.DataFrame:
         """Join events with the version that was valid at their time."""
@@ -180,7 +201,8 @@ class AsOfKernel(TwoInputKernel):
 class NowKernel(TwoInputKernel):
     """Joins a stream with a table's content at the time when a row arrives. Created by `of`.
 
-    Emitted rows are not kept, so the left side must not retract rows.
+    Emitted rows are not kept, so the left side must not retract rows. Rows with a null key that can be in no
+    result are counted (`ignored`).
     """
 
     @classmethod
@@ -209,8 +231,9 @@ class NowKernel(TwoInputKernel):
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         keys = self.sides.keys
         keyed = pl.all_horizontal(pl.col(keys).is_not_null())
+        rows, ignored = self.sides.without_unmatchable(rows)
         events = with_weights(self.sides.of_side(rows, LEFT))
-        delta = net(self.sides.of_side(rows, RIGHT).select(*keys, ROW, CHANGE)).filter(keyed)
+        delta = net(self.sides.of_side(rows, RIGHT).select(*keys, ROW, CHANGE))
         touched = pl.concat([events.filter(keyed).select(keys), delta.select(keys)]).unique()
         table, known = put_weights(state[RIGHT], state[RIGHT].get(touched), delta)
         present = known.filter(pl.col(CHANGE) > 0).select(
@@ -225,7 +248,7 @@ class NowKernel(TwoInputKernel):
                 times = (pl.col(CHANGE) * pl.col("_n").fill_null(1)).alias(CHANGE)
                 found = found.select(pl.col(ROW).alias(LEFT), RIGHT, times)
         output = as_changes(self.sides.output(found))
-        return KernelStep({RIGHT: table}, output.select(self.output_schema.names()))
+        return KernelStep({RIGHT: table}, output.select(self.output_schema.names()), counters={"ignored": ignored})
 
 
 def _check_how(how: How) -> How:

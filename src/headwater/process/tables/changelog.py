@@ -50,7 +50,8 @@ class ChangelogKernel:
     """Folds a changelog into a table by key; its output is the table's changes. Created by `of`.
 
     A change whose key, or a part of it, is null goes to the late ledger. A change older than the last one of its
-    key is counted (`ignored`) and has no effect; neither has the deletion of a row that does not exist. Of two
+    key has no effect; neither has the deletion of a row that does not exist, unless its position is kept. Changes
+    without effect are counted (`ignored`), the same number whether they arrive in one batch or in several. Of two
     changes with the same position, the one that arrived later counts. A change without a position is older than
     all with one.
 
@@ -162,24 +163,24 @@ class ChangelogKernel:
             both = both.sort(self.positions, nulls_last=False, maintain_order=True)
         after = both.unique(self.key, keep="last", maintain_order=True)
         previous = known.join(changes.select(self.key), on=self.key, how="semi").select(changes.columns)
-        ignored = 0
-        if self.positions and known.height:
-            ignored = self._count_older(changes, known)
+        ignored = self._count_ignored(pl.concat([known.select(changes.columns), changes]))
         deleted_keys = after.filter(pl.col(ROW).is_null()) if not self.positions else after.clear()
         table = table.put(after.join(deleted_keys.select(self.key), on=self.key, how="anti"))
         table = table.drop(deleted_keys.select(self.key)) if deleted_keys.height else table
         return table, difference(_rows(after), _rows(previous)), ignored
 
-    def _count_older(self, changes: pl.DataFrame, known: pl.DataFrame) -> int:
-        """Return the number of changes that are older than the last known one of their key."""
-        both = changes.join(known, on=self.key, how="inner", suffix="_known")
-        newer = pl.lit(True)
-        for name in reversed(self.positions):
-            ours, theirs = pl.col(name), pl.col(f"{name}_known")
-            # Null is less than any other value.
-            after = (theirs.is_null() & ours.is_not_null()) | (ours > theirs).fill_null(False)
-            newer = after | (ours.eq_missing(theirs) & newer)
-        return both.filter(~newer).height
+    def _count_ignored(self, changes: pl.DataFrame) -> int:
+        """Return the number of changes without effect; `changes` begins with the known rows."""
+        if not self.positions:
+            was_present = pl.col(ROW).is_not_null().shift().over(self.key).fill_null(False)
+            return changes.filter(pl.col(ROW).is_null() & ~was_present).height
+        ordered = changes.select(*self.key, *self.positions).with_row_index("_i")
+        ordered = ordered.sort(
+            self.positions, nulls_last=False, maintain_order=True
+        )  # Null is less than any value.
+        differs = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in self.positions)
+        place = ordered.with_columns(differs.cum_sum().alias("_place")).sort("_i")
+        return place.filter(pl.col("_place") < pl.col("_place").cum_max().over(self.key)).height
 
     # -- by weight --------------------------------------------------------------------------------------------
 

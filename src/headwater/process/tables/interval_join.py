@@ -77,7 +77,8 @@ def _signed(text: str) -> int:
 class IntervalKernel(TwoInputKernel):
     """Joins two streams on equal keys and event times within bounds. Created by `of`.
 
-    Rows that are older than the watermark by more than `lateness`, or have no time, go to the late ledger.
+    Rows that are older than the watermark by more than `lateness`, or have no time, go to the late ledger. Rows
+    with a null key that can be in no result are counted (`ignored`).
     """
 
     bounds: Bounds
@@ -117,6 +118,7 @@ class IntervalKernel(TwoInputKernel):
 
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         rows, late = self._split_late(rows, now.watermark)
+        rows, ignored = self.sides.without_unmatchable(rows)
         tables = dict(state)
         parts = self._add(tables, rows, now.watermark) if rows.height else []
         evicted = 0
@@ -129,7 +131,7 @@ class IntervalKernel(TwoInputKernel):
             if parts
             else pl.DataFrame(schema=self.output_schema)
         )
-        counters = {"late": 0 if late is None else late.height, "evicted": evicted}
+        counters = {"late": 0 if late is None else late.height, "evicted": evicted, "ignored": ignored}
         return KernelStep(
             tables, as_changes(output).select(self.output_schema.names()), late=late, counters=counters
         )

@@ -4,7 +4,7 @@ These are the first n rows, the first or last row of a key, and aggregates over 
 the rows of each group. For a group with changes, it computes the result before and after, and emits the
 difference. So rows can arrive in any order and be retracted: a row that had been displaced is emitted again. Rows
 that are equal in the columns of the order are in the order of their arrival; a row that is inserted several times
-is where it was inserted first.
+is where it was inserted first. A row that is retracted and inserted again arrives again, in one batch or in two.
 
 If rows are never retracted, only the first n rows of a group are kept. If rows are ordered by their time and have
 a limited lateness, an aggregate over the last n rows needs the rows within the lateness, and the n - 1 before
@@ -290,9 +290,10 @@ class RankingKernel:
         last = before.get_column(_SEEN).max()
         start = last + 1 if isinstance(last, int) else 0
         arrived = arrived.with_columns(pl.int_range(start, start + pl.len()).alias(_SEEN))
-        seen = pl.col(_SEEN).min()
         if self.order.newest_first:
             seen = pl.col(_SEEN).filter(pl.col(CHANGE) > 0).max().fill_null(start)
+        else:
+            seen = self._first_seen
         both = pl.concat([before, arrived.select(before.columns)])
         times = [] if self.lateness is None else [pl.col(_AT).max()]
         after = both.group_by(table.key, maintain_order=True).agg(seen, pl.col(CHANGE).sum(), *times)
@@ -308,6 +309,14 @@ class RankingKernel:
             table, evicted = self._forget(table, now.watermark)
         counters = {"late": 0 if late is None else late.height, "evicted": evicted}
         return KernelStep({_ROWS: table}, changes.select(self.output_schema.names()), late=late, counters=counters)
+
+    @property
+    def _first_seen(self) -> pl.Expr:
+        """The arrival of a row's first change since it was last absent, whatever the cut into batches."""
+        if CHANGE not in self.schema:
+            return pl.col(_SEEN).min()
+        is_absent = pl.col(CHANGE).cum_sum() == 0
+        return pl.col(_SEEN).filter(is_absent.cum_sum(reverse=True) == 0).min()
 
     def _split_late(self, rows: pl.DataFrame, watermark: int) -> tuple[pl.DataFrame, pl.DataFrame | None]:
         """Return the rows on time with their time in `_at`, and the others as entries of the late ledger."""

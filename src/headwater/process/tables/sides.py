@@ -134,6 +134,15 @@ class Sides:
             (pl.col(CHANGE) if CHANGE in rows.columns else pl.lit(1)).alias(CHANGE),
         ).cast(self.schema)
 
+    def without_unmatchable(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+        """Leave out the rows that can be in no result, and return their number.
+
+        These have a null key, which equals nothing, and are of a side whose unmatched rows are not emitted.
+        """
+        kept = [number for number, side in enumerate(SIDES) if self.how.keeps(side)]
+        matchable = rows.filter(pl.all_horizontal(pl.col(self.keys).is_not_null()) | pl.col(SIDE).is_in(kept))
+        return matchable, rows.height - matchable.height
+
     def of_side(self, rows: pl.DataFrame, side: str) -> pl.DataFrame:
         """Return the rows of one side: keys, time, the row as a struct, and its weight."""
         mine = rows.filter(pl.col(SIDE) == SIDES.index(side))

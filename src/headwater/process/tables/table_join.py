@@ -4,7 +4,8 @@ Both sides are kept by key, as rows with weights. A change of one side is joined
 same key, which yields the pairs to insert or retract. The cost of a step depends on the number of these rows, not
 on the size of the tables. Whether a row is unmatched depends on whether the other side has its key.
 
-A null equals nothing, not even a null: a row with a null key is never matched, and is not kept.
+A null equals nothing, not even a null: a row with a null key is never matched, and is not kept. Unless it is
+emitted as unmatched, it is counted (`ignored`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,7 @@ class JoinKernel(TwoInputKernel):
     def step(self, state: State, rows: pl.DataFrame, now: Now) -> KernelStep:
         keys = self.sides.keys
         keyed = pl.all_horizontal(pl.col(keys).is_not_null())
+        rows, ignored = self.sides.without_unmatchable(rows)
         parts: list[pl.DataFrame] = []
         deltas: dict[str, pl.DataFrame] = {}
         for side in (LEFT, RIGHT):
@@ -71,7 +73,8 @@ class JoinKernel(TwoInputKernel):
         output = self.sides.output(without_retractions(pl.concat(parts)))
         # Rows may differ only in columns of the right side, which are not part of the output.
         output = without_retractions(output) if not self.sides.how.has_pairs else output
-        return KernelStep(tables, as_changes(output).select(self.output_schema.names()))
+        changes = as_changes(output).select(self.output_schema.names())
+        return KernelStep(tables, changes, counters={"ignored": ignored})
 
     def _matters(self, side: str) -> bool:
         """Return True if the presence of a key on this side decides whether rows of the other side are emitted."""

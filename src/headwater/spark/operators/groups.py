@@ -62,7 +62,7 @@ def top(rows: DataFrame, n: int, *, order: Names, by: Names = (), rank: str | No
     Rows are ordered as in Spark: nulls first if ascending and last if descending, unless the order says otherwise
     (`"price desc nulls first"`), NaN greater than every number, structs and arrays field by field. Of rows that
     are equal in these columns, the one that arrived first is first. A row that is there several times counts as
-    often, where it was inserted first.
+    often, where it was inserted first; one that is retracted and inserted again arrives again.
     """
     names, chosen = _names(by), RankOrder.read(order)
     kernel = RankingKernel.top(n, names, chosen, kernel_schema(rows), rank)

@@ -2,8 +2,9 @@
 
 Without `when`, `how` and `lateness`, for windows and aggregates that Spark has, results are *plain*: the current
 row of each window, never discarded. Spark's own operator computes them, or, where it cannot, a kernel that
-computes the same: over changes, which Spark's aggregates cannot retract, and in a stream that has other operators,
-to which Spark cannot pass on the rows of its aggregates.
+computes the same: over changes, which Spark's aggregates cannot retract; in a stream that has other operators,
+to which Spark cannot pass on the rows of its aggregates; and in a stream whose rows may have no event time, which
+Spark would leave out without counting them.
 
 Everything else is panes, which `WindowedKernel` emits.
 """
@@ -33,6 +34,7 @@ from headwater.spark.kernels.column_names import column, with_metadata
 from headwater.spark.kernels.query_context import current_query
 from headwater.spark.kernels.runner import Times
 from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
+from headwater.spark.operators.null_times import may_lack_time
 from headwater.spark.operators.timing import kernel_schema, micros_of, timing_of
 from headwater.spark.source.decoding import event_time_of
 
@@ -68,6 +70,7 @@ def windowed(
     as long as events for it arrive, however late, and its state is never discarded. These rows have no event time.
     If Spark computes them, `what` also accepts a Column with any aggregate of Spark's, such as
     `F.stddev("amount")`; in a stream, Spark does so if the query has no other operator and its input no changes.
+    Rows without an event time, which only Spark's unions and outer joins can add, are then left out, not counted.
 
     With `when`, `how` or `lateness`, or where Spark has no such window or aggregate, the rows are *changes*: panes
     that the trigger fires, with `event_time`,
@@ -132,7 +135,7 @@ def _plain(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column
     """Return the current row of each window: by Spark's own operator, or by a kernel where Spark cannot."""
     timing_of(events)
     has_changes = CHANGE in events.columns
-    if not has_changes and not (events.isStreaming and current_query().runs_kernels):
+    if not has_changes and not (events.isStreaming and _needs_kernel(events, windowing, columns)):
         return _native(events, windowing, columns)
     if columns:
         why = "the input has changes" if has_changes else "the query has other operators"
@@ -143,6 +146,14 @@ def _plain(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column
         )
     panes = _changes(events, replace(windowing, when=EveryBatch(), how=Mode.RETRACTING, lateness=FOREVER))
     return panes.drop(EVENT_TIME_COLUMN, *PANE_COLUMNS, WATERMARK)
+
+
+def _needs_kernel(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> bool:
+    """Return whether Spark's own operator cannot be used in a stream of rows."""
+    if current_query().runs_kernels:
+        return True
+    # A kernel counts rows without a time, but cannot compute Columns. The global window has such rows.
+    return not columns and not windowing.where.is_single and may_lack_time(events)
 
 
 def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> DataFrame:

@@ -193,7 +193,7 @@ function createPipeline(pipeline) {
 const DROPPED = [
   ["leftOutRecords", "poison rows excluded"],
   ["lateRows", "late rows"],
-  ["ignoredRows", "older changes ignored"],
+  ["ignoredRows", "rows ignored"],
   ["deadLetters", "dead letters"],
 ];
 
