@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
-from playwright.sync_api import Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from headwater.clock import SystemClock
 from headwater.console.pages import routes
@@ -123,13 +123,22 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
-@pytest.fixture
-def visit(shop: Shop) -> Iterator[Visit]:
-    with shop.server() as server, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        started = Visit(browser.new_page(viewport={"width": 1280, "height": 800}), server.url)
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield started
-        browser.close()
+        started.close()
+
+
+@pytest.fixture
+def visit(shop: Shop, browser: Browser) -> Iterator[Visit]:
+    """A page in a context of its own: tests share the browser, but no storage, cache or clipboard permission."""
+    with shop.server() as server:
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
+        started = Visit(context.new_page(), server.url)
+        yield started
+        context.close()
     assert started.errors == []
 
 
