@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from headwater.clock import SystemClock
 from headwater.console.pages import routes
 from headwater.record import TopicPartition
+from headwater.serve.api import app as api
 from headwater.serve.api.app import ApiContext, create_app
 from headwater.serve.live.group_lag import GroupLag, GroupLags
 from headwater.serve.live.rates import TopicRates
@@ -132,8 +133,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(shop: Shop, browser: Browser) -> Iterator[Visit]:
+def visit(shop: Shop, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
     """A page in a context of its own: tests share the browser, but no storage, cache or clipboard permission."""
+    monkeypatch.setattr(api, "GROUPS_EVERY_S", 0.2)  # so that no test waits 5 s for the next sample
     with shop.server() as server:
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         started = Visit(context.new_page(), server.url)
@@ -248,7 +250,7 @@ def test_group_about_to_lose_records_is_highlighted(shop, visit):
         GroupLag(name="reports", kind="classic", state="Stable", positions={partition: fine}),
         GroupLag(name="slow", kind="consumer", state="Empty", positions={partition: late}),
     ]
-    page = visit.open()  # groups are sampled every few seconds; opening the page does not trigger a sample
+    page = visit.open()  # opening the page does not trigger a sample
     rows = page.locator("table.groups tbody tr")
     expect(rows).to_have_text(["reportsStable00", "slowEmpty300250"], timeout=20_000)
     expect(rows.nth(1).locator(".warn")).to_have_text("250")
