@@ -25,7 +25,7 @@ from headwater.store.views import ViewStore
 
 __all__ = ["Pipeline", "PipelineSettings"]
 
-WATCH_EVERY_S = 0.5
+WATCH_EVERY_S, LOOK_EVERY_S = 0.5, 0.05
 
 
 class Pipeline:
@@ -100,7 +100,15 @@ class Pipeline:
                 return
             if until is not None and self._clock.monotonic() >= until:
                 return
-            time.sleep(WATCH_EVERY_S)
+            self._pause()
+
+    def _pause(self) -> None:
+        """Sleep until one of the queries that run has ended, but no longer than WATCH_EVERY_S."""
+        active = next((running.streaming for _, running in self._queries if running.streaming.isActive), None)
+        for _ in range(round(WATCH_EVERY_S / LOOK_EVERY_S)):
+            time.sleep(LOOK_EVERY_S)
+            if active is not None and not active.isActive:
+                return
 
     def stop(self) -> None:
         """Stop the queries between batches, as far as Spark can."""
