@@ -23,6 +23,7 @@ os.environ.setdefault("PYTHONSAFEPATH", "1")
 # As in Spark's workers: the frames in tests are small, and more threads would only wait for each other.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
+# Also for the session below, although it lives long: most of its code runs a few times only.
 os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED
 
 
@@ -43,9 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     from headwater.spark.session.session import spark_session
 
     log_file: Path = tmp_path_factory.mktemp("spark") / "spark.log"
-    os.environ["SPARK_SUBMIT_OPTS"] = ""  # This JVM lives long.
     with spark_session("tests", master="local[2]", log_file=log_file) as session:
-        os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED
         yield session
 
 

@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
-from playwright.sync_api import Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from headwater.clock import SystemClock
 from headwater.console.pages import routes
 from headwater.record import TopicPartition
+from headwater.serve.api import app as api
 from headwater.serve.api.app import ApiContext, create_app
 from headwater.serve.live.group_lag import GroupLag, GroupLags
 from headwater.serve.live.rates import TopicRates
@@ -123,13 +124,23 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
-@pytest.fixture
-def visit(shop: Shop) -> Iterator[Visit]:
-    with shop.server() as server, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        started = Visit(browser.new_page(viewport={"width": 1280, "height": 800}), server.url)
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield started
-        browser.close()
+        started.close()
+
+
+@pytest.fixture
+def visit(shop: Shop, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
+    """A page in a context of its own: tests share the browser, but no storage, cache or clipboard permission."""
+    monkeypatch.setattr(api, "GROUPS_EVERY_S", 0.2)  # so that no test waits 5 s for the next sample
+    with shop.server() as server:
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
+        started = Visit(context.new_page(), server.url)
+        yield started
+        context.close()
     assert started.errors == []
 
 
@@ -239,7 +250,7 @@ def test_group_about_to_lose_records_is_highlighted(shop, visit):
         GroupLag(name="reports", kind="classic", state="Stable", positions={partition: fine}),
         GroupLag(name="slow", kind="consumer", state="Empty", positions={partition: late}),
     ]
-    page = visit.open()  # groups are sampled every few seconds; opening the page does not trigger a sample
+    page = visit.open()  # opening the page does not trigger a sample
     rows = page.locator("table.groups tbody tr")
     expect(rows).to_have_text(["reportsStable00", "slowEmpty300250"], timeout=20_000)
     expect(rows.nth(1).locator(".warn")).to_have_text("250")

@@ -1,6 +1,8 @@
 """Single records are found; of a function that fails on every record, no record is excluded."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +228,19 @@ def test_a_rebuild_that_fails_on_every_record_fails_the_run_and_leaves_the_view(
         run_once(shop(broken), spark, servers, tmp_path, store)
     assert stopped.value.hint == "fix the cause and run it again: headwater rebuild amounts"
     assert [row["amount"] for row in store.rows("amounts")] == [2.0, 1.0]
+
+
+def test_a_destination_that_refuses_every_row_fails_the_run(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "results.db")) as db:
+        db.execute("create table products (product text check (product = ''))")
+    app = hw.App("shop")
+    orders = app.topic("orders", schema="product string, amount string")
+    to = hw.Sqlite(tmp_path / "results.db", table="products")
+    app.sink(orders, to=to, name="products")(lambda orders: orders.select("product"))
+    produce(broker.bootstrap_servers, "orders", [record(f"{n}", f"p{n}") for n in (1, 2, 3)])
+    with pytest.raises(HeadwaterError, match=r"query 'products' failed: .*CHECK constraint failed") as failed:
+        run_once(app, spark, broker.bootstrap_servers, tmp_path, ViewStore(tmp_path / "views.db"))
+    assert "all 3 records of topic 'orders' in batch 0 fail" in str(failed.value)
+    assert failed.value.exit_code == 1

@@ -30,7 +30,7 @@ from headwater.store.views import ViewStore
 
 __all__ = ["Pipeline", "PipelineSettings"]
 
-WATCH_EVERY_S = 0.5
+WATCH_EVERY_S, LOOK_EVERY_S = 0.5, 0.05
 
 
 class Pipeline:
@@ -114,7 +114,18 @@ class Pipeline:
                     return self.check()
             if until is not None and self._clock.monotonic() >= until:
                 return
+            self._pause()
+
+    def _pause(self) -> None:
+        """Sleep; in a run `once` only until one of the queries that run has ended."""
+        if not self._settings.once:
             time.sleep(WATCH_EVERY_S)
+            return
+        active = next((running.streaming for _, running in self._queries if running.streaming.isActive), None)
+        for _ in range(round(WATCH_EVERY_S / LOOK_EVERY_S)):
+            time.sleep(LOOK_EVERY_S)
+            if active is not None and not active.isActive:
+                return
 
     def _look(self) -> bool:
         """Look at all queries once; return whether all have ended."""
