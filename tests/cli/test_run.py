@@ -58,14 +58,13 @@ def test_a_function_that_fails_on_every_row_fails_the_run(run: Any, headwater: A
 
 def test_pipelines_of_a_stopped_app_are_controlled_at_its_next_start(run: Any, headwater: Any) -> None:
     run(CAST, "1")
+    assert "amounts will run when the app runs next" in headwater("pipeline", "resume", "amounts").stdout
     assert "amounts will be paused when the app runs next" in headwater("pipeline", "pause", "amounts").stdout
     unknown = headwater("pipeline", "resume", "other")
     assert (unknown.returncode, "there are: amounts, orders.deadletter" in unknown.stderr) == (2, True)
     result = run(CAST, "2", "3")
     assert "query amounts is paused; `headwater pipeline resume amounts` continues it" in result.stdout
     assert "view amounts: 1 row\n" in result.stdout
-    assert "amounts will run when the app runs next" in headwater("pipeline", "resume", "amounts").stdout
-    assert "view amounts: 2 rows" in run(CAST).stdout
 
 
 def test_a_row_on_which_the_function_fails_is_reported(run: Any, headwater: Any) -> None:

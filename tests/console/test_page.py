@@ -234,7 +234,7 @@ def test_health_line_describes_the_state_of_the_app(shop, visit):
     expect(health).to_have_text("Pipeline revenue is isolating a poison row, 2 found: ValueError: no")
 
     shop.report(state="suspended", error="no such column: price\n  in revenue.py, line 3")
-    expect(health).to_have_text("Pipeline revenue failed: no such column: price")
+    expect(health).to_have_text("Pipeline revenue is suspended: no such column: price")
     expect(page.locator(".error")).to_contain_text("in revenue.py, line 3")
 
 
@@ -382,7 +382,7 @@ def test_unknown_address_is_not_found(visit):
 def test_health_line_links_to_the_pipeline_on_the_overview(shop, visit):
     shop.report(state="suspended", error="no such column: price")
     page = visit.open("/views/revenue")
-    page.get_by_role("link", name="Pipeline revenue failed").click()
+    page.get_by_role("link", name="Pipeline revenue is suspended").click()
     expect(page.locator("article:target h3")).to_have_text("revenue")
     assert urlsplit(page.url)[2:] == ("/", "", "pipeline-revenue")
 

@@ -74,6 +74,7 @@ class Running:
             self._pipeline.start()
             while not self._ends.is_set():
                 self._pipeline.run(until=0)
+                self._pipeline.check()
                 time.sleep(0.1)
         except HeadwaterError as error:
             self.error = error
@@ -103,7 +104,7 @@ def test_only_one_of_two_pipelines_with_the_same_name_writes(
     produce(broker.bootstrap_servers, "orders", orders(["tea", "coffee", "tea"]))
     both = [Running(spark.newSession(), broker, sink, tmp_path / name) for name in ("one", "two")]
     with running(*both):
-        wait_until(lambda: any(pipeline.error for pipeline in both), "no pipeline has ended")
+        wait_until(lambda: any(pipeline.error for pipeline in both), "no query is suspended")
         (loser,) = [pipeline for pipeline in both if pipeline.error]
         assert "'shop.revenue' to table 'revenue'" in str(loser.error)
         assert "another pipeline of the same name has opened it since" in str(loser.error)

@@ -179,8 +179,8 @@ class ChangelogKernel:
             self.positions, nulls_last=False, maintain_order=True
         )  # Null is less than any value.
         differs = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in self.positions)
-        place = ordered.with_columns(differs.cum_sum().alias("_place")).sort("_i")
-        return place.filter(pl.col("_place") < pl.col("_place").cum_max().over(self.key)).height
+        place = ordered.with_columns(differs.cum_sum().alias(_ORDER)).sort("_i")
+        return place.filter(pl.col(_ORDER) < pl.col(_ORDER).cum_max().over(self.key)).height
 
     # -- by weight --------------------------------------------------------------------------------------------
 
