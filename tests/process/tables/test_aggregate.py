@@ -40,7 +40,8 @@ class Feed:
             self.present.append(row)
             self._batch.append((*row, 1))
         elif row in self.present:
-            self.present.remove(row)
+            # Of a row that was inserted twice, the later one is removed: the first keeps its place.
+            del self.present[len(self.present) - 1 - self.present[::-1].index(row)]
             self._batch.append((*row, -1))
         if ends:
             frame = pl.DataFrame(self._batch, schema=CHANGES, orient="row")
