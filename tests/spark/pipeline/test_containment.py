@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import headwater as hw
 from headwater.clock import SystemClock
+from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.store.pipelines.controls import Action, Controls
 from headwater.store.pipelines.facts import FactStore
@@ -20,11 +23,14 @@ PATIENCE_S = 90.0
 
 
 class Running:
-    """A running pipeline with two views of the same records; `doubled` fails while the file `broken` exists."""
+    """A running pipeline with two views of the same records.
+
+    `doubled` fails while the file `broken` exists, and cannot be planned while the file `invalid` exists.
+    """
 
     def __init__(self, servers: str, produce: Any, folder: Path) -> None:
         self.servers, self._produce, self._folder = servers, produce, folder
-        self.broken = folder / "broken"
+        self.broken, self.invalid = folder / "broken", folder / "invalid"
         self.store = ViewStore(folder / "views.db")
         self.controls = Controls(self.store)
         self.facts = FactStore(folder / "facts.db")
@@ -47,7 +53,13 @@ class Running:
         app = hw.App("numbers")
         numbers = app.topic("numbers", schema="n long")
         app.view(numbers, key="n", name="plain")(lambda rows: rows.select("n"))
-        app.view(numbers, key="n", name="doubled")(lambda rows: rows.select("n", double("n").alias("twice")))
+
+        @app.view(numbers, key="n")
+        def doubled(rows: Any) -> Any:
+            if self.invalid.exists():
+                raise InvalidError("it is invalid")
+            return rows.select("n", double("n").alias("twice"))
+
         return app
 
     @contextmanager
@@ -122,6 +134,15 @@ def test_a_failing_query_is_suspended_resumed_paused_and_reset_while_the_others_
         assert "dead letters stay" in str(running.ask("numbers.deadletter", Action.RESET))
         running.send()
         wait_until(lambda: len(running.rows("plain")) == 4)
+
+        running.invalid.touch()
+        assert "it is invalid" in str(running.ask("doubled", Action.RESUME))
+        assert running.state("doubled") == "suspended"
+        with pytest.raises(HeadwaterError, match=r"query 'doubled' failed: .*it is invalid"):
+            pipeline.check()
+        running.invalid.unlink()
+        assert running.ask("doubled", Action.PAUSE) is None
+        pipeline.check()
     # It stays paused over a restart, and a request to a stopped app is carried out at its next start.
     running.controls.request("plain", Action.RESET)
     with running.pipeline(spark):

@@ -62,6 +62,8 @@ class Pipeline:
         self._generations = Generations(store)
         self._controls = Controls(store)
         self._announce = announce
+        self._not_started: dict[str, HeadwaterError] = {}
+        """The reasons why queries could not be started again at a user's request."""
         self._queries = RunningQueries(facts, clock)
         self._launcher = QueryLauncher(app, spark, store, self._queries, settings)
         self._watch = Watch(self._queries, settings.bootstrap_servers, clock, announce, self._count_dropped)
@@ -141,7 +143,7 @@ class Pipeline:
 
     def check(self) -> None:
         """Raise HeadwaterError with the reason if a query is suspended, or a view was not rebuilt."""
-        for name, error in self._queries.suspended.items():
+        for name, error in {**self._queries.suspended, **self._not_started}.items():
             raise HeadwaterError(f"query {name!r} failed: {error}", hint=error.hint)
         for view, reason in self._rebuilds.failed.items():
             raise HeadwaterError(
@@ -231,6 +233,7 @@ class Pipeline:
         if action is Action.RESUME and running is not None and running.suspended is None:
             return
         self._queries.forget(name)
+        self._not_started.pop(name, None)
         self._watch.forgive(name)
         self._record(name, action)
         if action is Action.PAUSE:
@@ -263,6 +266,7 @@ class Pipeline:
         try:
             self._launcher.start_query(query, self._generations.current(name))
         except HeadwaterError as error:
+            self._not_started[name] = error
             self._queries.report(name, {"state": "suspended", "error": str(error)})
             raise
 

@@ -116,13 +116,13 @@ class RunningQueries:
         return self._running[name]
 
     def __iter__(self) -> Iterator[tuple[str, RunningQuery]]:
-        """Iterate over a copy: the caller may launch and forget queries meanwhile."""
+        """Iterate over a copy: the caller, or another thread, may launch and forget queries meanwhile."""
         return iter(list(self._running.items()))
 
     @property
     def suspended(self) -> dict[str, HeadwaterError]:
         """The queries that are not tried again, with the reasons."""
-        return {name: running.suspended for name, running in self._running.items() if running.suspended}
+        return {name: running.suspended for name, running in self if running.suspended}
 
     @property
     def are_settled(self) -> bool:
@@ -135,7 +135,7 @@ class RunningQueries:
 
     def offsets_read(self) -> dict[str, Offsets]:
         """Return the end offsets of each query's last finished batch."""
-        last = {name: running.streaming.lastProgress for name, running in self._running.items()}
+        last = {name: running.streaming.lastProgress for name, running in self}
         return {name: offsets_read(progress) for name, progress in last.items() if progress is not None}
 
     def forget(self, name: str) -> None:
