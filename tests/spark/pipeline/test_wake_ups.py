@@ -64,6 +64,8 @@ class Run:
 
     def quiet_batches(self) -> dict[str, int]:
         """Return how many batches run while no record arrives and nothing is due."""
+        # A batch reports its facts before it is done.
+        self.until(lambda: all(self.batches(view) == self.reported(view) for view in ("early", "quiet")))
         before = {view: self.batches(view) for view in ("early", "quiet")}
         self.pipeline.run(until=time.monotonic() + QUIET_S)
         return {view: self.batches(view) - before[view] for view in before}
@@ -73,6 +75,11 @@ class Run:
         (fact,) = self.facts.latest(view, kind=FactKind.OPERATORS)
         found: dict[str, Any] = fact.body["operators"]["windowed-0"]
         return found
+
+    def reported(self, view: str) -> int:
+        """Return the number of the last batch that has reported facts."""
+        (fact,) = self.facts.latest(view, kind=FactKind.OPERATORS)
+        return int(fact.body["batchId"])
 
     def batches(self, view: str) -> int:
         return last_done(self.folder / "checkpoints" / view)
