@@ -145,6 +145,8 @@ def _rate(pipeline: dict[str, Any]) -> int | None:
 
 
 def _catch_up(pipeline: dict[str, Any]) -> str:
+    if pipeline["state"] in ("paused", "suspended", "stopped"):
+        return ""
     seconds = pipeline["catchUpSeconds"]
     if seconds is None:
         return "falling behind" if pipeline["behindRecords"] else ""
