@@ -5,7 +5,7 @@ import multiprocessing
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import confluent_kafka
@@ -158,8 +158,17 @@ def acknowledged_after(broker: Running) -> float:
     return time.monotonic() - broker.started
 
 
-def _produce(servers: str, topic: str, rate: int) -> None:
-    """Append events at a rate until killed, each with a key, the time of sending, and that time as event time."""
+Event = Callable[[int, str], str]
+"""Returns the JSON of an event from its number and the end of the JSON: `sent`, `at` and the closing bracket."""
+
+
+def keyed(number: int, rest: str) -> str:
+    """Return an event with a key, the time of sending, and that time as event time."""
+    return f'{{"key": "{number % _KEYS}", {rest}'
+
+
+def _produce(servers: str, topic: str, rate: int, event: Event) -> None:
+    """Append events at a rate until killed."""
     settings = {"bootstrap.servers": servers, "linger.ms": 1, "queue.buffering.max.messages": 1_000_000}
     producer = confluent_kafka.Producer(settings)
     began, sent = time.perf_counter(), 0
@@ -168,15 +177,15 @@ def _produce(servers: str, topic: str, rate: int) -> None:
         now = time.time()
         rest = json.dumps({"sent": now, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))})[1:]
         for number in range(sent, due):
-            producer.produce(topic, f'{{"key": "{number % _KEYS}", {rest}'.encode())
+            producer.produce(topic, event(number, rest).encode())
         sent = due
         producer.poll(0.001)
 
 
 @contextmanager
-def producing(servers: str, topic: str, rate: int) -> Iterator[None]:
+def producing(servers: str, topic: str, rate: int, event: Event = keyed) -> Iterator[None]:
     """Append events at a rate from another process while the block runs."""
-    process = multiprocessing.get_context("spawn").Process(target=_produce, args=(servers, topic, rate))
+    process = multiprocessing.get_context("spawn").Process(target=_produce, args=(servers, topic, rate, event))
     process.start()
     try:
         yield

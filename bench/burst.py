@@ -22,10 +22,11 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1]))  # the repository root, for `support`
 
 from _loads import producing
+from _process_tree import tree_memory_mb
 from _report import machine
 
 from support.brokers import create_topic, start_headwater
-from support.processes import descendants, free_port
+from support.processes import free_port
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "burst.md"
 TIMES = 50
@@ -60,20 +61,10 @@ class Phase:
     """Time, and the catch-up time in seconds that the pipeline estimated then."""
 
     def look(self, process: int, pipeline: dict[str, Any]) -> None:
-        processes = (process, *(pid for pid, _ in descendants(process)))
-        self.memory_mb = max(self.memory_mb, sum(map(memory_mb, processes)))
+        self.memory_mb = max(self.memory_mb, tree_memory_mb(process))
         self.batch_rows = max(self.batch_rows, pipeline["numInputRows"] or 0)
         self.lag = max(self.lag, pipeline["behindRecords"] or 0)
         self.estimates.append((time.monotonic(), pipeline["catchUpSeconds"]))
-
-
-def memory_mb(process: int) -> float:
-    """Return the memory of a process; pages that several processes share count once in their sum."""
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0  # The process has ended meanwhile.
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def pipeline_at(http: str) -> dict[str, Any] | None:

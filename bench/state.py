@@ -36,7 +36,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StatefulProcessor
 
 import headwater as hw
-from headwater.spark.kernels.runner import Times, run_kernel
+from headwater.spark.kernels.runner import run_kernel
+from headwater.spark.kernels.times import Times
 from headwater.spark.session.session import spark_session
 from headwater.spark.source.decoding import EVENT_TIME_KEY
 

@@ -25,8 +25,11 @@ from headwater.change import CHANGE
 from headwater.clock import SystemClock
 from headwater.errors import HeadwaterError
 from headwater.spark.kernels.frames import from_arrow
-from headwater.spark.pipeline import plan
+from headwater.spark.kernels.spool import Spool
+from headwater.spark.lanes.blueprint import Drawings, NotDrawableError
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
+from headwater.spark.pipeline.plan import draw_query, plan_query
+from headwater.spark.source import topic_reads
 from headwater.spark.source.decoding import DELAY_KEY, EVENT_TIME_KEY
 from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore
@@ -38,6 +41,7 @@ RECORDS_PER_BATCH = 17
 CLOSING = "9999-12-31T12:00:00Z"
 """The event time of the last record of each topic: the watermark passes the end of every window."""
 
+_NOWHERE = "127.0.0.1:1"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SIDE_SCHEMA = spark_ddl(OTHER)
 
@@ -158,11 +162,26 @@ def results_in_app(
                 _run_once(app, spark, broker.bootstrap_servers, folder)
             topics.produce("rows", records[half:])
             topics.produce("other", () if half else data.other)
-            closing = [{"id": -1, "k": group, "v": 1, "ts": CLOSING} for group in (END, ALONE)]
+            closing = [{"id": -1, "k": group, "v": None, "ts": CLOSING} for group in (END, ALONE)]
             topics.produce_everywhere("rows", [_with_change(row, 1, data) for row in closing])
             topics.produce_everywhere("other", [{"k": END, "w": 0, "oid": -1, "ot": CLOSING}])
         _run_once(app, spark, broker.bootstrap_servers, folder)
     return {name: sink.rows for name, sink in sinks.items()}
+
+
+def plan_in_app(spark: SparkSession, query: Query, folder: Path) -> None:
+    """Plan a query as an app does at its start; raises InvalidError if it is refused."""
+    app, _ = _app([query], query.data)
+    (sink,), spool = app.sink_queries, Spool(str(folder / "spool"))
+    try:
+        draw_query(sink, Drawings(spark), spool)
+    except NotDrawableError:
+        plan_query(
+            sink,
+            lambda topic, **options: topic_reads.read_stream(spark, topic, _NOWHERE, **options),
+            spool,
+            folder,
+        )
 
 
 def _app(queries: Sequence[Query], data: Data) -> tuple[hw.App, dict[str, Collected]]:
@@ -220,12 +239,12 @@ def _function(query: Query) -> Any:
 
 @contextmanager
 def _small_batches() -> Iterator[None]:
-    before = plan.OFFSETS_PER_TRIGGER_MAX
-    plan.OFFSETS_PER_TRIGGER_MAX = RECORDS_PER_BATCH
+    before = topic_reads.OFFSETS_PER_TRIGGER_MAX
+    topic_reads.OFFSETS_PER_TRIGGER_MAX = RECORDS_PER_BATCH
     try:
         yield
     finally:
-        plan.OFFSETS_PER_TRIGGER_MAX = before
+        topic_reads.OFFSETS_PER_TRIGGER_MAX = before
 
 
 def _with_change(row: Row, weight: int, data: Data) -> Row:

@@ -77,6 +77,11 @@ class Query:
         return None
 
     @property
+    def has_native_windows(self) -> bool:
+        """True if Spark's own operator computes windows in batch."""
+        return any(isinstance(operator, Windowed) and operator.is_native for operator in self.operators)
+
+    @property
     def columns(self) -> list[tuple[str, ...]]:
         """The columns of the input and of each operator's output."""
         found = [tuple(COLUMNS)]

@@ -1,7 +1,8 @@
 """Compare random queries and all pairs of operators with SQL over the final rows.
 
 ./dev differential                        # 10,000 queries in the simulator, 200 on Spark
-./dev differential --pairs                # all pairs of operators in the simulator, in batch and in an app
+./dev differential --pairs                # all pairs of operators in the simulator, in an app and in batch
+./dev differential --pairs --on app       # in an app only
 ./dev differential --first 4711 --simulated 1 --on-spark 0
 ./dev differential --record               # and write the numbers to docs/compatibility.md
 """
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,9 +28,12 @@ from differential.rows import BASES
 from headwater.spark.session.session import spark_session
 
 ROOT = Path(__file__).parents[1]
-QUERIES_PER_APP = 8
+QUERIES_PER_APP, PAIRS_PER_APP = 8, 24
 SPARK_BASES = BASES[:3]
 """Times that Python's datetime has."""
+
+PLACES = ("simulator", "app", "batch")
+CheckOnSpark = Callable[[SparkSession, Sequence[Query], Path, Setting], Problems]
 
 
 def simulated_seed(seed: int) -> Problems:
@@ -51,12 +55,14 @@ def _described(query: Query, problems: Problems) -> Problems:
     return [f"{query.name}: {chain}", *(f"    {problem}" for problem in problems[:5])]
 
 
-def check_on_spark(spark: SparkSession, queries: list[Query], folder: Path, setting: Setting) -> Problems:
+def check_batches(spark: SparkSession, queries: Sequence[Query], folder: Path, setting: Setting) -> Problems:
+    """Check queries on Spark in batch."""
+    return [problem for query in queries for problem in _described(query, check_batch(spark, query))]
+
+
+def check_on_spark(spark: SparkSession, queries: Sequence[Query], folder: Path, setting: Setting) -> Problems:
     """Check queries over the same data on Spark, in batch and in an app."""
-    problems = []
-    for query in queries:
-        problems += _described(query, check_batch(spark, query))
-    return problems + check_app(spark, queries, folder, setting)
+    return check_batches(spark, queries, folder, setting) + check_app(spark, queries, folder, setting)
 
 
 class Progress:
@@ -99,15 +105,25 @@ def run_simulated_pairs() -> Progress:
     return progress
 
 
-def run_on_spark(chunks: Iterable[tuple[list[Query], Setting]], what: str, total: int) -> Progress:
+def run_on_spark(
+    chunks: Iterable[tuple[list[Query], Setting]], what: str, total: int, check: CheckOnSpark = check_on_spark
+) -> Progress:
     progress = Progress(what, total)
     with tempfile.TemporaryDirectory(prefix="differential-") as name:
         log_file = Path(name) / "spark.log"
         with spark_session("differential", master="local[2]", log_file=log_file) as spark:
             for number, (queries, setting) in enumerate(chunks):
-                problems = check_on_spark(spark, queries, Path(name) / str(number), setting)
+                problems = check(spark, queries, Path(name) / str(number), setting)
                 progress.add(problems, len(queries))
     return progress
+
+
+def run_pairs(place: str) -> Progress:
+    """Run all pairs of operators in the simulator, in apps, or in batch."""
+    if place == "simulator":
+        return run_simulated_pairs()
+    name, check = ("an app", check_app) if place == "app" else ("batch", check_batches)
+    return run_on_spark(_pair_chunks(), f"pairs of operators on Spark in {name}", len(list(pairs())), check)
 
 
 def record(runs: Iterable[Progress]) -> None:
@@ -129,8 +145,8 @@ def _random_chunks(first: int, number: int) -> Iterator[tuple[list[Query], Setti
 
 def _pair_chunks() -> Iterator[tuple[list[Query], Setting]]:
     queries = list(pairs())
-    for start in range(0, len(queries), QUERIES_PER_APP):
-        yield queries[start : start + QUERIES_PER_APP], Setting.random(random.Random(start))
+    for start in range(0, len(queries), PAIRS_PER_APP):
+        yield queries[start : start + PAIRS_PER_APP], Setting.random(random.Random(start))
 
 
 def main() -> int:
@@ -144,12 +160,12 @@ def main() -> int:
     )
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--pairs", action="store_true", help="run all pairs of operators instead")
+    parser.add_argument("--on", nargs="+", choices=PLACES, default=PLACES, help="where to run the pairs")
     parser.add_argument("--record", action="store_true", help="write the numbers to docs/compatibility.md")
     arguments = parser.parse_args()
     runs = []
     if arguments.pairs:
-        runs.append(run_simulated_pairs())
-        runs.append(run_on_spark(_pair_chunks(), "pairs of operators on Spark", runs[0].done))
+        runs += [run_pairs(place) for place in arguments.on]
     else:
         first, simulated, on_spark = arguments.first, arguments.simulated, arguments.on_spark
         if simulated:

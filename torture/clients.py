@@ -25,8 +25,8 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from headwater.errors import UnavailableError
-from headwater.record import TopicPartition
-from headwater.transmit.client.client import LATEST, Client
+from headwater.record import LATEST, TopicPartition
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import decode_batch
 from headwater.transmit.records.batch_header import walk
 

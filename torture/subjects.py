@@ -174,8 +174,8 @@ class Delta:
 
 def committed_records(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
     """Return keys and values of a topic's committed records."""
-    from headwater.record import TopicPartition
-    from headwater.transmit.client.client import EARLIEST, LATEST, Client
+    from headwater.record import EARLIEST, LATEST, TopicPartition
+    from headwater.transmit.client.client import Client
     from headwater.transmit.records.batch import decode_batch
     from headwater.transmit.records.batch_header import walk
 

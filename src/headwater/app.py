@@ -58,12 +58,20 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A streaming computation over topics. With a `key`, a row replaces the previous row with the same key."""
+    """A streaming computation over topics. With a `key`, a row replaces the previous row with the same key.
+
+    The arguments of its function are its `inputs`; `topics` are those that it reads, also through other views.
+    """
 
     name: str
     topics: tuple[Topic, ...]
+    inputs: "tuple[Topic | View, ...]" = ()
     key: tuple[str, ...]
     function: Callable[..., Any] = field(repr=False)
+    result: str | None = None
+    """Name of its rows among those that the function returns; None if the function returns one DataFrame."""
+    pipeline: str | None = None
+    """Name of a pipeline of its own, apart from the other queries of the app."""
     kind: ClassVar[str] = "query"
 
 
@@ -167,31 +175,50 @@ class App:
 
     def view(
         self,
-        *topics: Topic,
+        *inputs: "Topic | View | Callable[..., Any]",
         key: str | Sequence[str],
         name: str | None = None,
         indexes: Sequence[str | Sequence[str]] = (),
         search: str | Sequence[str] = (),
         history: int | None = None,
+        result: str | None = None,
+        pipeline: str | None = None,
     ) -> Callable[[ViewFunction], ViewFunction]:
         """Declare a view with the rows that the decorated function returns.
 
-        The function receives a streaming DataFrame for each topic and returns one. Its rows are upserted by `key`.
+        The function receives a streaming DataFrame for each input and returns one. Its rows are upserted by `key`.
+        An input is a topic, or another view of the app, named by its function: then the DataFrame has the changes
+        of that view (`_change`), which it gets in the same batch.
+
         `indexes` lists columns, or tuples of columns, by which rows can be filtered and sorted without reading all
         of them; `window.start` is a field of a struct. `search` lists text columns that can be searched. `history`
         is the number of changes to keep, for subscribers that reconnect and for reads as of an earlier position;
         it defaults to 10,000. These three can be changed at any start without rebuilding the view.
+
+        A function may return several DataFrames, as a dict by name. Then each view or sink of it is declared with
+        the name of its `result`, which is its own name by default:
+
+            @app.view(orders, key="product", result="revenue")
+            @app.sink(orders, to=hw.Parquet("large"), result="large")
+            def shop(orders):
+                return {"revenue": ..., "large": ...}
+
+        The views and sinks of an app advance together, batch by batch. One with a `pipeline` of its own, such as
+        `"slow"`, is a streaming query of Spark's apart from the others, which do not wait for it.
         """
 
         def declare(function: ViewFunction) -> ViewFunction:
             query = View(
-                name=name or function.__name__,
-                topics=topics,
+                name=name or result or function.__name__,
+                topics=_topics(found),
+                inputs=found,
                 key=_names(key),
                 function=function,
+                result=result,
                 indexes=tuple(_names(columns) for columns in indexes),
                 search=_names(search),
                 history=history,
+                pipeline=pipeline,
             )
             self._add(query)
             if not query.key:
@@ -200,23 +227,41 @@ class App:
                 )
             return function
 
+        found = self._inputs("view", inputs)
         return declare
 
     def sink(
-        self, *topics: Topic, to: Sink, key: str | Sequence[str] = (), name: str | None = None
+        self,
+        *inputs: "Topic | View | Callable[..., Any]",
+        to: Sink,
+        key: str | Sequence[str] = (),
+        name: str | None = None,
+        result: str | None = None,
+        pipeline: str | None = None,
     ) -> Callable[[ViewFunction], ViewFunction]:
         """Write the rows that the decorated function returns to a sink outside the app.
 
-        The function receives a streaming DataFrame for each topic and returns one. With a `key`, a row replaces
-        the previous row with the same key, and a retracted row is deleted. Without a key, rows are appended.
+        The function receives a streaming DataFrame for each input, a topic or a view, and returns one. With a
+        `key`, a row replaces the previous row with the same key, and a retracted row is deleted. Without a key,
+        rows are appended. `result` and `pipeline` are as for a view.
         """
 
         def declare(function: ViewFunction) -> ViewFunction:
             self._add(
-                SinkQuery(name=name or function.__name__, topics=topics, key=_names(key), function=function, to=to)
+                SinkQuery(
+                    name=name or result or function.__name__,
+                    topics=_topics(found),
+                    inputs=found,
+                    key=_names(key),
+                    function=function,
+                    result=result,
+                    to=to,
+                    pipeline=pipeline,
+                )
             )
             return function
 
+        found = self._inputs("sink", inputs)
         return declare
 
     def run(  # noqa: PLR0913 - the options of `headwater run`
@@ -288,6 +333,30 @@ class App:
         running: RunningApp = _assembly("running").RunningApp(self, settings)
         return running
 
+    def _inputs(self, kind: str, given: Sequence[Any]) -> "tuple[Topic | View, ...]":
+        """Return the topics and views that are given; a view may be given by its function."""
+        found: list[Topic | View] = []
+        for one in given:
+            views = [view for view in self.views if one is view or one is view.function]
+            if isinstance(one, Topic):
+                found.append(one)
+            elif len(views) == 1:
+                found.append(views[0])
+            elif views:
+                names = ", ".join(view.name for view in views)
+                raise InvalidError(
+                    f"a {kind} of app {self.name!r} reads a function of several views: {names}; "
+                    f"name one of them: app.view_named({views[0].name!r})"
+                )
+            else:
+                what = getattr(one, "__name__", repr(one))
+                raise InvalidError(
+                    f"a {kind} of app {self.name!r} cannot read {what!r}: it is neither a topic (app.topic) nor a "
+                    f"view that the app has declared before (@app.view); its views are: "
+                    f"{', '.join(view.name for view in self.views) or 'none'}"
+                )
+        return tuple(found)
+
     def _add(self, query: Query) -> None:
         _check_name(query.kind, query.name)
         if not query.topics:
@@ -310,6 +379,12 @@ def _assembly(module: str) -> Any:
 
 def _print(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - what `headwater run` prints
+
+
+def _topics(inputs: "Sequence[Topic | View]") -> tuple[Topic, ...]:
+    """Return the topics that inputs are computed from, each once."""
+    found = (each.topics if isinstance(each, View) else (each,) for each in inputs)
+    return tuple({topic.name: topic for topics in found for topic in topics}.values())
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

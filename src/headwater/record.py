@@ -14,6 +14,9 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+LATEST, EARLIEST = -1, -2
+"""In place of an offset or a time: the end of a partition, and its first record, as in Kafka's ListOffsets."""
+
 Header = tuple[str, bytes | None]
 
 

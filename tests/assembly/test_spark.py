@@ -55,6 +55,26 @@ def test_spark_that_keeps_dying_is_tried_again_after_a_pause() -> None:
     assert lines[-1] == f"Spark's Java was killed, {RESTARTS_MAX + 2} times; the next try is in {PAUSE_S:.0f} s"
 
 
+@pytest.mark.parametrize("deaths", [1, RESTARTS_MAX, RESTARTS_MAX + 1])
+def test_java_may_die_while_spark_starts(deaths: int) -> None:
+    closed, lines, left = list[str](), list[str](), [True] * deaths
+
+    def start(stack: ExitStack) -> Any:
+        stack.callback(closed.append, "closed")
+        if left:
+            left.pop()
+            raise SparkDiedError("Spark's Java was killed")
+        return DyingPipeline([])
+
+    if deaths > RESTARTS_MAX:  # It has never begun, so the cause may be permanent.
+        with pytest.raises(SparkDiedError):
+            SparkRun(start, lines.append, ManualClock())
+    else:
+        SparkRun(start, lines.append, ManualClock()).close()
+    assert lines == ["Spark's Java was killed; restarting it ..."] * min(deaths, RESTARTS_MAX)
+    assert len(closed) == min(deaths, RESTARTS_MAX) + 1
+
+
 def test_deaths_long_ago_do_not_count() -> None:
     clock, closed = ManualClock(), list[str]()
     deaths = [True] * RESTARTS_MAX

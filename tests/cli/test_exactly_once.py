@@ -16,14 +16,22 @@ from typing import Any
 from confluent_kafka import Producer
 
 from headwater.errors import InvalidError
-from headwater.record import TopicPartition
+from headwater.record import EARLIEST, LATEST, TopicPartition
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import decode_batch
 from headwater.transmit.records.batch_header import walk
 
 VICTIMS = ["Java", "workers"]
+APART = """
+
+@app.view(orders, key="order_id", pipeline="apart")
+def placed(orders):
+    return orders.select("order_id", "amount")
+"""
+"""A view that Spark runs as a query of its own, and so with workers in Python."""
+
 PATIENCE_S = 150.0
 PRODUCTS = ["tea", "coffee", "cocoa"]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -76,7 +84,8 @@ class Shop:
 
 
 def test_view_is_exact_after_kills(start: Any, free_port: int, tmp_path: Path) -> None:
-    app = Path(__file__).parents[2] / "src" / "headwater" / "demo" / "shop.py"
+    app = tmp_path / "shop.py"
+    app.write_text((Path(__file__).parents[2] / "src" / "headwater" / "demo" / "shop.py").read_text() + APART)
     data = tmp_path / "data"
     options = (app, "--data", data, "--listen", f"127.0.0.1:{free_port}", "--http", "127.0.0.1:0")
     output = tmp_path / "output.txt"

@@ -16,10 +16,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from headwater.record import Record, TopicPartition
+from headwater.record import LATEST, Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.client import groups as group_client
-from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import encode_batch
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headwater.store.pipelines.facts import FactStore
 from headwater.transmit.broker.embedded import Broker
 
 APP = """
@@ -56,8 +57,14 @@ def test_a_function_that_fails_on_every_row_fails_the_run(run: Any, headwater: A
     assert (pipeline["state"], "all 2 records" in pipeline["error"]) == ("suspended", True)
 
 
-def test_pipelines_of_a_stopped_app_are_controlled_at_its_next_start(run: Any, headwater: Any) -> None:
+def test_pipelines_of_a_stopped_app_are_controlled_at_its_next_start(
+    run: Any, headwater: Any, tmp_path: Path
+) -> None:
     run(CAST, "1")
+    # As after the app was killed, which could not report that it stopped.
+    FactStore(tmp_path / ".headwater" / "facts.db").add("amounts", {"state": "running"}, at_ms=1)
+    listed = json.loads(headwater("pipeline", "list", "-o", "json").stdout)["pipelines"]
+    assert {pipeline["name"]: pipeline["state"] for pipeline in listed}["amounts"] == "stopped"
     assert "amounts will run when the app runs next" in headwater("pipeline", "resume", "amounts").stdout
     assert "amounts will be paused when the app runs next" in headwater("pipeline", "pause", "amounts").stdout
     unknown = headwater("pipeline", "resume", "other")

@@ -20,8 +20,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from headwater.record import TopicPartition
-from headwater.transmit.client.client import LATEST, Client
+from headwater.record import LATEST, TopicPartition
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import decode_batch
 from headwater.transmit.records.batch_header import walk
 

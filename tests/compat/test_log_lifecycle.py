@@ -35,8 +35,9 @@ with warnings.catch_warnings():
     import kafka
     import kafka.admin
 
+    from headwater.record import LATEST
     from headwater.transmit.broker.embedded import Broker
-    from headwater.transmit.client.client import LATEST, Client
+    from headwater.transmit.client.client import Client
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's
 

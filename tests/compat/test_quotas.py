@@ -8,9 +8,9 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from headwater.record import Record, TopicPartition
+from headwater.record import LATEST, Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.client.quotas import alter_quotas
 from headwater.transmit.quotas import DEFAULT, Entity
 

@@ -15,9 +15,9 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from headwater.clock import ManualClock
-from headwater.record import TopicPartition
+from headwater.record import EARLIEST, LATEST, TopicPartition
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import decode_batch
 from headwater.transmit.records.batch_header import walk
 

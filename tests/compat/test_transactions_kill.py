@@ -24,8 +24,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from headwater.errors import UnavailableError
-from headwater.record import TopicPartition
-from headwater.transmit.client.client import LATEST, Client
+from headwater.record import LATEST, TopicPartition
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import decode_batch
 from headwater.transmit.records.batch_header import walk
 

@@ -17,6 +17,7 @@ ON_SPARK = (
     "tumbling, retracting -> deduplicate, first",
     "tumbling, native -> top",
     "tumbling, discarding -> rolling",
+    "tumbling, discarding -> join now",
     "join, left -> aggregate",
     "join within, left -> session",
     "table -> sliding",

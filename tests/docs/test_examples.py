@@ -268,11 +268,17 @@ def test_the_programs_of_the_page_on_joins(spark: Any, tmp_path: Path, monkeypat
     assert found("customers_of_both", "customer") == {(7,), (8,), (9,)}
 
 
+@pytest.mark.parametrize("number", [-2, -1], ids=["view over a view", "several results"])
+def test_programs_with_views_that_share_a_computation(tmp_path: Path, number: int) -> None:
+    page = "docs/how-to/views.md"
+    assert run(blocks(page, "python")[number], tmp_path) == blocks(page, "text")[number]
+
+
 def test_views_page(spark: Any, broker: Broker, tmp_path: Path) -> None:
     page = "docs/how-to/views.md"
-    app, program = blocks(page, "python")
+    app, program, *_ = blocks(page, "python")
     send, query, _, join = blocks(page, "sh")
-    (shown, _) = blocks(page, "text")
+    shown, *_ = blocks(page, "text")
     (tmp_path / "shop.py").write_text(app)
     headwater, servers = f"{sys.executable} -m headwater", f"--bootstrap-servers {broker.bootstrap_servers}"
     produce, run_app = send.split("headwater run")

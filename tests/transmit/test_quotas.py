@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from kafka.protocol import admin, consumer, producer
 
 from headwater.errors import InvalidError
-from headwater.record import Record, TopicPartition
+from headwater.record import EARLIEST, Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.client.client import EARLIEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.client.quotas import alter_quotas, list_quotas
 from headwater.transmit.quotas import (
     DEFAULT,

@@ -64,6 +64,7 @@ class ScramblingClientTransport:
     def __init__(self, address: Address, timeout_s: float) -> None:
         self._socket = socket.create_connection(address, timeout=timeout_s)
         self.close = self._socket.close
+        self.fileno = self._socket.fileno
 
     def recv_into(self, buffer: memoryview) -> int:
         data = self._socket.recv(len(buffer)).translate(_XOR)

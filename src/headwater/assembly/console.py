@@ -53,7 +53,7 @@ def open_console(
 
 
 def _offsets_reader(client: "Client") -> Callable[[], dict[TopicPartition, tuple[int, int]]]:
-    from headwater.transmit.client.client import EARLIEST, LATEST
+    from headwater.record import EARLIEST, LATEST
 
     def read() -> dict[TopicPartition, tuple[int, int]]:
         found = client.topics()

@@ -101,8 +101,8 @@ class RunningApp:
 
     def _ends(self) -> "dict[TopicPartition, int]":
         """Return the offset after the last committed record of each partition that the app reads."""
-        from headwater.record import TopicPartition
-        from headwater.transmit.client.client import LATEST, Client
+        from headwater.record import LATEST, TopicPartition
+        from headwater.transmit.client.client import Client
 
         with Client(self.bootstrap_servers, read_committed=True) as client:
             topics = client.topics([topic.name for topic in self._app.topics])

@@ -11,6 +11,7 @@ from headwater.assembly.log import Log
 from headwater.assembly.settings import Report, RunSettings
 from headwater.assembly.store import Stores
 from headwater.clock import Clock, SystemClock
+from headwater.errors import HeadwaterError
 from headwater.sink import Guarantee
 
 if TYPE_CHECKING:
@@ -44,16 +45,19 @@ class SparkRun:
         self._sleep = sleep
         self._deaths: list[float] = []
         self._stack = ExitStack()
+        self._has_begun = False
         try:
-            self.pipeline = start(self._stack)
+            self.pipeline = self._begun()
         except BaseException:
             self._stack.close()
             raise
+        self._has_begun = True
 
     def run(self, *, until: float | None = None) -> None:
         """Run the pipeline until its queries end or the monotonic time `until`; restart Spark when it dies.
 
-        A run `once` ends when Spark has died too often, and a run on a user's session when it has died.
+        A run `once`, or one that has never begun, ends when Spark has died too often. A run on a user's session
+        ends when it has died.
         """
         from headwater.spark.session.jvm import SparkDiedError
 
@@ -61,15 +65,30 @@ class SparkRun:
             try:
                 return self.pipeline.run(until=until)
             except SparkDiedError as error:
-                self._restart(error)
+                self._recover(error)
+                self.pipeline = self._begun()
 
     def close(self) -> None:
         self._stack.close()
 
-    def _restart(self, error: Exception) -> None:
+    def _begun(self) -> "Pipeline":
+        """Start Spark and the pipeline, again if Java dies meanwhile, and after a death until it succeeds."""
+        from headwater.spark.session.jvm import SparkDiedError
+
+        while True:
+            try:
+                return self._start(self._stack)
+            except HeadwaterError as error:
+                if not self._has_begun and not isinstance(error, SparkDiedError):
+                    raise
+                self._recover(error)
+
+    def _recover(self, error: Exception) -> None:
+        """Prepare the next start after a death, or raise if there is to be none."""
         now = self._clock.monotonic()
         self._deaths = [*(at for at in self._deaths if at > now - RESTARTS_WITHIN_S), now]
-        if not self._restarts or (len(self._deaths) > RESTARTS_MAX and self._once):
+        is_last = len(self._deaths) > RESTARTS_MAX and (self._once or not self._has_begun)
+        if is_last or not self._restarts:
             raise error
         self._stack.close()
         if len(self._deaths) > RESTARTS_MAX:
@@ -77,7 +96,6 @@ class SparkRun:
             self._sleep(PAUSE_S)
         else:
             self._report(f"{error}; restarting it ...")
-        self.pipeline = self._start(self._stack)
 
 
 @contextmanager
@@ -85,6 +103,7 @@ def open_spark(app: App, log: Log, stores: Stores, settings: RunSettings, report
     """Start Spark on the Java that is found, and all queries of the app."""
     from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
     from headwater.spark.session.java import find_java
+    from headwater.spark.session.jvm import while_java_lives
     from headwater.spark.session.session import on_session, spark_session
 
     clock = SystemClock()
@@ -101,6 +120,7 @@ def open_spark(app: App, log: Log, stores: Stores, settings: RunSettings, report
         name = f"headwater-{app.name}"
         return spark_session(name, master=settings.master, log_file=log_file, java=java, conf=settings.conf)
 
+    @while_java_lives()
     def start(stack: ExitStack) -> Pipeline:
         session = stack.enter_context(open_session())
         if settings.spark is None:

@@ -73,6 +73,10 @@ class ClockKernel:
     def output_schema(self) -> pl.Schema:
         return pl.Schema({**self.schema, OFFSET: pl.Int64()})
 
+    @property
+    def is_timeless(self) -> bool:
+        return False
+
     def retracts(self, changes: bool) -> bool:
         return changes
 

@@ -81,6 +81,11 @@ class Kernel(Protocol):
 class OperatorKernel(Kernel, Protocol):
     """The kernel of an operator for users, whose output may be the input of another one."""
 
+    @property
+    def is_timeless(self) -> bool:
+        """True if a step without rows does nothing, however far time has advanced."""
+        ...
+
     def retracts(self, changes: bool) -> bool:
         """Return whether it may retract rows; `changes` is True if rows of its input may be retracted."""
         ...

@@ -30,6 +30,9 @@ class ObservedBatch:
     watermark: int
 
 
+EventTimes = Mapping[int, tuple[int, int]]
+"""The highest and the lowest event time of each partition in a batch."""
+
 Estimate = Callable[[ObservedBatch], int]
 """Returns the time up to which a partition's events are complete."""
 

@@ -5,7 +5,7 @@ from typing import Any
 Json = dict[str, Any]
 
 _TEXT = {"type": "string"}
-_STATES = ["starting", "running", "waiting", "isolating", "paused", "suspended", "stopped"]
+_STATES = ["starting", "running", "waiting", "isolating", "paused", "suspended", "stopped", "removed"]
 _COUNT = {"type": "integer", "minimum": 0}
 _MAYBE_COUNT = {"type": ["integer", "null"]}
 _MAYBE_NUMBER = {"type": ["number", "null"]}
@@ -187,9 +187,7 @@ def _app_schemas() -> Json:
         ),
         "Pipeline": _object(
             name=_TEXT,
-            state={
-                "enum": ["starting", "running", "waiting", "isolating", "paused", "suspended", "stopped", None]
-            },
+            state={"enum": [*_STATES, None]},
             batchId=_MAYBE_COUNT,
             numInputRows=_MAYBE_COUNT,
             inputRowsPerSecond=_MAYBE_NUMBER,

@@ -21,11 +21,11 @@ import pyarrow as pa
 from headwater.errors import InvalidError
 from headwater.json_values import json_part, or_null
 from headwater.postgresql import connect, explained
-from headwater.record import TopicPartition
+from headwater.record import EARLIEST, LATEST, TopicPartition
 from headwater.store.arrow import rows_as_arrow
 from headwater.store.location import check_address
 from headwater.store.views import ViewStore
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.to_arrow import to_arrow
 
 if TYPE_CHECKING:

@@ -27,12 +27,12 @@ import pyarrow.compute as pc
 from headwater.change import Op
 from headwater.clock import SystemClock
 from headwater.errors import ConflictError, InvalidError, RefusedError
-from headwater.record import TopicPartition
+from headwater.record import EARLIEST, LATEST, TopicPartition
 from headwater.sink import Batch, Guarantee, Stream, Writer
 from headwater.sinks.json_rows import json_objects
 from headwater.sinks.net_changes import net_changes
 from headwater.sinks.progress import SinkProgress, next_step
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.client.topics import topic_settings
 from headwater.transmit.client.transactions import TransactionalProducer
 from headwater.transmit.records.batch import BATCH_BYTES, decode_batch

@@ -17,7 +17,7 @@ from typing import Any
 from headwater.sql_names import quote
 from headwater.store.databases.engine import Db
 from headwater.store.search import split_words
-from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
+from headwater.store.shapes import Access, ViewShape
 from headwater.store.statements import columns_of, expression, table_of
 from headwater.store.values.columns import Value
 
@@ -64,12 +64,6 @@ def kept_access(db: Db, view: str) -> KeptAccess | None:
     return KeptAccess(indexes=indexes, search_tag=tag, search=tuple(columns), history=found[2])
 
 
-def history_of(db: Db, view: str) -> int:
-    """Return the number of changes to keep of a view."""
-    found = db.execute("select history from headwater_access where view = ?", (view,)).fetchone()
-    return int(found[0]) if found else CHANGES_KEPT
-
-
 def apply(db: Db, shape: ViewShape, access: Access) -> None:
     """Change the indexes, the search index and the history of a view to what its app declares."""
     kept = kept_access(db, shape.name)
@@ -114,16 +108,16 @@ def _drop_search(db: Db, kept: KeptAccess | None) -> None:
         db.dialect.drop_search(db, kept.search_tag)
 
 
-def clear_search(db: Db, view: str) -> None:
+def clear_search(db: Db, kept: KeptAccess | None) -> None:
     """Empty a view's search index, because all its rows were deleted."""
-    kept = kept_access(db, view)
     if kept is not None and kept.search_tag is not None:
         db.dialect.empty_search(db, kept.search_tag)
 
 
-def update_search(db: Db, shape: ViewShape, changes: Sequence[tuple[Any, str, Any, Any]]) -> None:
+def update_search(
+    db: Db, shape: ViewShape, kept: KeptAccess | None, changes: Sequence[tuple[Any, str, Any, Any]]
+) -> None:
     """Apply changes (operation, key, before, after) to a view's search index."""
-    kept = kept_access(db, shape.name)
     if kept is None or kept.search_tag is None:
         return
     indices = _indices(shape, kept.search)

@@ -5,7 +5,7 @@ row is either in its window or in the ledger, never in both and never in neither
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +61,10 @@ def allow_nulls(db: Db) -> None:
             db.execute(statement)
 
 
-def add_late(db: Db, view: str, batch: int, rows: Iterable[LateRow]) -> None:
+def add_late(db: Db, view: str, batch: int, rows: Sequence[LateRow]) -> None:
     """Append the late rows of a batch, in the caller's transaction."""
+    if not rows:
+        return
     last = last_number(db, view)
     db.executemany(
         "insert into headwater_late values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",

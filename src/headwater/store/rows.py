@@ -1,7 +1,6 @@
 """Rows of views as the store keeps them: encoding, decoding, and retractions. Pure."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,10 @@ from headwater.change import Change, Op
 from headwater.json_values import finite
 from headwater.store.shapes import ViewShape
 from headwater.store.values.columns import Value, decode_value, encode_column
+
+# json.dumps makes an encoder in every call unless all its options are the defaults.
+_KEY_TEXT = json.JSONEncoder(ensure_ascii=False).encode
+_ROW_TEXT = json.JSONEncoder(allow_nan=False).encode
 
 StoredRow = tuple[Value, ...]
 RowChange = tuple[Op, str, StoredRow | None, StoredRow | None]
@@ -39,7 +42,7 @@ def encode_rows(
     values = zip(*columns.values(), strict=True)
     found: dict[str, StoredRow | Retraction] = {}
     for number, (key, row) in enumerate(zip(keys, values, strict=True)):
-        name = json.dumps(key, ensure_ascii=False)
+        name = _KEY_TEXT(key)
         if signs is None or signs[number] > 0:
             found[name] = row
             continue
@@ -78,4 +81,7 @@ def row_text(row: StoredRow | None) -> str | None:
     """Return a row as a JSON list; infinities are text, because JSON has none."""
     if row is None:
         return None
-    return json.dumps([finite(v) if isinstance(v, float) and math.isinf(v) else v for v in row])
+    try:
+        return _ROW_TEXT(row)
+    except ValueError:
+        return _ROW_TEXT([finite(value) if isinstance(value, float) else value for value in row])

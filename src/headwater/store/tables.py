@@ -1,7 +1,7 @@
 """The tables of the views: shapes, rows, changes and progress. Every function runs in the caller's transaction."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,10 @@ from headwater.change import Op
 from headwater.errors import InvalidError
 from headwater.sql_names import quote
 from headwater.store import access, late
+from headwater.store.access import KeptAccess
 from headwater.store.databases.engine import Db
 from headwater.store.rows import Retraction, RowChange, StoredRow, is_same, row_text
-from headwater.store.shapes import ViewShape
+from headwater.store.shapes import CHANGES_KEPT, ViewShape
 from headwater.store.statements import columns_of, table_of
 from headwater.store.values.column_types import Column
 
@@ -32,6 +33,31 @@ class ViewProgress:
     def includes(self, run: str, batch: int) -> bool:
         """Return whether the store has this batch, or a later one of the same run."""
         return self.run == run and self.batch >= batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryState:
+    """The progress of a query, None before its first batch, and the position of its view."""
+
+    progress: ViewProgress | None
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewLayout:
+    """The shape of a view and its access; it is valid until the store's version changes."""
+
+    shape: ViewShape
+    access: KeptAccess | None
+
+    @property
+    def history(self) -> int:
+        """The number of changes to keep."""
+        return CHANGES_KEPT if self.access is None else self.access.history
+
+
+def layout_of(db: Db, view: str) -> ViewLayout:
+    return ViewLayout(shape=shape_of(db, view), access=access.kept_access(db, view))
 
 
 def shape_of(db: Db, view: str) -> ViewShape:
@@ -63,26 +89,60 @@ def set_progress(db: Db, query: str, progress: ViewProgress) -> None:
     )
 
 
+def query_states(db: Db, queries: Collection[str]) -> tuple[int, dict[str, QueryState]]:
+    """Return the version of the store and the states of queries, with one statement."""
+    marks = ", ".join(["(?)"] * len(queries))
+    found = db.execute(
+        f"with queries (name) as (values {marks}) select s.version, q.name, p.run, p.batch, p.note, "
+        "(select max(c.position) from headwater_changes c where c.view = q.name) "
+        "from queries q cross join headwater_store s left join headwater_progress p on p.query = q.name",
+        tuple(queries),
+    ).fetchall()
+    states = {
+        name: QueryState(
+            progress=None if run is None else ViewProgress(run=run, batch=batch, note=json.loads(note or "{}")),
+            position=position or 0,
+        )
+        for _, name, run, batch, note, position in found
+    }
+    return found[0][0], states
+
+
 def position_of(db: Db, view: str) -> int:
     found = db.execute("select max(position) from headwater_changes where view = ?", (view,)).fetchone()[0]
     return int(found or 0)
 
 
-def delete_rows(db: Db, shape: ViewShape, position: int) -> int:
+def delete_rows(db: Db, layout: ViewLayout, position: int) -> int:
     """Delete every row and record the changes, so that subscribers see them; return the new position."""
+    shape = layout.shape
     found = db.execute(f"select _key, {columns_of(shape)} from {table_of(shape.name)} order by _key").fetchall()
     db.execute(f"delete from {table_of(shape.name)}")
-    access.clear_search(db, shape.name)
-    return _record_changes(db, shape.name, [(Op.DELETE, row[0], row[1:], None) for row in found], position)
+    access.clear_search(db, layout.access)
+    return _record_changes(db, layout, [(Op.DELETE, row[0], row[1:], None) for row in found], position)
 
 
-def upsert(
-    db: Db,
-    shape: ViewShape,
-    rows: dict[str, StoredRow | Retraction],
-    position: int,
-) -> None:
-    before = _known_rows(db, shape, list(rows))
+def upsert(db: Db, layout: ViewLayout, rows: dict[str, StoredRow | Retraction], position: int) -> int:
+    """Insert, update and delete rows, and record the changes; return the new position."""
+    shape = layout.shape
+    changes = _changes(shape, rows, _known_rows(db, shape, list(rows)))
+    put = [(key, *after) for _, key, _, after in changes if after is not None]
+    deleted = [(key,) for _, key, _, after in changes if after is None]
+    if put:
+        marks = ", ".join("?" * (len(shape.columns) + 1))
+        sets = ", ".join(f"{quote(c.name)} = excluded.{quote(c.name)}" for c in shape.columns)
+        db.executemany(
+            f"insert into {table_of(shape.name)} values ({marks}) on conflict (_key) do update set {sets}", put
+        )
+    if deleted:
+        db.executemany(f"delete from {table_of(shape.name)} where _key = ?", deleted)
+    access.update_search(db, shape, layout.access, changes)
+    return _record_changes(db, layout, changes, position)
+
+
+def _changes(
+    shape: ViewShape, rows: dict[str, StoredRow | Retraction], before: dict[str, StoredRow]
+) -> list[RowChange]:
     changes: list[RowChange] = []
     for key, row in rows.items():
         known = before.get(key)
@@ -91,18 +151,7 @@ def upsert(
                 changes.append((Op.DELETE, key, known, None))
         elif known != row:
             changes.append((Op.INSERT if known is None else Op.UPDATE, key, known, row))
-    marks = ", ".join("?" * (len(shape.columns) + 1))
-    sets = ", ".join(f"{quote(c.name)} = excluded.{quote(c.name)}" for c in shape.columns)
-    db.executemany(
-        f"insert into {table_of(shape.name)} values ({marks}) on conflict (_key) do update set {sets}",
-        ((key, *after) for _, key, _, after in changes if after is not None),
-    )
-    db.executemany(
-        f"delete from {table_of(shape.name)} where _key = ?",
-        ((key,) for _, key, _, after in changes if after is None),
-    )
-    access.update_search(db, shape, changes)
-    _record_changes(db, shape.name, changes, position)
+    return changes
 
 
 def _known_rows(db: Db, shape: ViewShape, keys: list[str]) -> dict[str, StoredRow]:
@@ -117,22 +166,18 @@ def _known_rows(db: Db, shape: ViewShape, keys: list[str]) -> dict[str, StoredRo
     return known
 
 
-def _record_changes(
-    db: Db,
-    view: str,
-    changes: Sequence[RowChange],
-    position: int,
-) -> int:
-    db.executemany(
-        "insert into headwater_changes values (?, ?, ?, ?, ?, ?)",
-        (
-            (view, position + n, op, key, row_text(before), row_text(after))
-            for n, (op, key, before, after) in enumerate(changes, 1)
-        ),
-    )
-    last = position + len(changes)
-    kept = access.history_of(db, view)
-    db.execute("delete from headwater_changes where view = ? and position <= ?", (view, last - kept))
+def _record_changes(db: Db, layout: ViewLayout, changes: Sequence[RowChange], position: int) -> int:
+    view, last = layout.shape.name, position + len(changes)
+    if changes:
+        db.executemany(
+            "insert into headwater_changes values (?, ?, ?, ?, ?, ?)",
+            (
+                (view, position + n, op, key, row_text(before), row_text(after))
+                for n, (op, key, before, after) in enumerate(changes, 1)
+            ),
+        )
+    if last > layout.history:
+        db.execute("delete from headwater_changes where view = ? and position <= ?", (view, last - layout.history))
     return last
 
 

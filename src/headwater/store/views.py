@@ -12,10 +12,11 @@ Tables, in an SQLite file or in a schema of PostgreSQL:
     headwater_store      identity, version, app, epoch        the store itself
     view_<name>          _key, then the view's columns        the rows
 
-One transaction writes the rows of a batch, its number, the indexes, and the offsets that the query has read. A
-batch whose number is already recorded is skipped, so a restarted query repeats nothing. `run` identifies the
-query's checkpoint. A new run starts from the first record again, so its first batch deletes the view's rows in the
-same transaction.
+One transaction writes the rows of a batch, its number, the indexes, and the offsets that the query has read.
+`commit_batches` writes the batches of several views in one, so that readers see all of them or none. A batch whose
+number is already recorded is skipped, so a restarted query repeats nothing. `run` identifies the query's
+checkpoint. A new run starts from the first record again, so its first batch deletes the view's rows in the same
+transaction.
 
 Thread-safe: one writer at a time; readers can read while a batch is written.
 """
@@ -30,6 +31,7 @@ import pyarrow as pa
 from headwater.change import Change
 from headwater.errors import ConflictError, InvalidError
 from headwater.store import access, late, tables
+from headwater.store.batches import BatchCommitError, BatchCommits, LateBatch, ViewBatch
 from headwater.store.databases.engine import Database, Db, open_database
 from headwater.store.late import LateRow
 from headwater.store.pipelines import controls, generations
@@ -67,6 +69,7 @@ class ViewStore:
     def __init__(self, location: Path | str, *, read_only: bool = False) -> None:
         self.database: Database = open_database(location, read_only=read_only)
         self._queries = ViewQueries(self.database)
+        self._batches = BatchCommits(self.database)
         if read_only:
             self._check_readable(location)
         else:
@@ -119,6 +122,14 @@ class ViewStore:
         """Return the progress of a query; None if it has never committed."""
         return tables.progress_of(self.reading(), query)
 
+    def commit_batches(self, batches: Sequence[ViewBatch | LateBatch]) -> list[bool]:
+        """Write batches in one transaction, in this order; False for each one that is already written.
+
+        If a batch cannot be written, nothing is, and BatchCommitError names its query. All other errors are of the
+        store as a whole: it is unavailable, or another pipeline has claimed it.
+        """
+        return self._batches.commit(batches)
+
     def commit_rows(
         self,
         view: str,
@@ -133,33 +144,26 @@ class ViewStore:
     ) -> bool:
         """Upsert one batch of rows by key, with its number; False if that batch is already written.
 
-        `offsets` are the next offsets of the topics after this batch, recorded so that readers can wait for them.
-
-        A new run starts with an empty view, unless it `continues` the run before it.
-
-        With `signs` the rows are changes: a row with a negative sign retracts the row in the view if the two are
-        equal, apart from floating-point columns, which a repeated batch may round differently.
+        The arguments are the fields of `ViewBatch`. Raises the errors of the batch themselves.
         """
-        with self.writing() as db:
-            known = tables.progress_of(db, view)
-            if known is not None and known.includes(run, batch):
-                return False
-            shape = tables.shape_of(db, view)
-            position = tables.position_of(db, view)
-            if known is not None and known.run not in (run, continues):
-                position = tables.delete_rows(db, shape, position)
-                late.clear_late(db, view)
-            late.add_late(db, view, batch, late_rows)
-            tables.upsert(db, shape, encode_rows(shape, rows, signs), position)
-            note = {} if offsets is None else {tables.OFFSETS: offsets}
-            tables.set_progress(db, view, ViewProgress(run=run, batch=batch, note=note))
-            return True
+        return self._commit_one(
+            ViewBatch(
+                view=view,
+                rows=rows,
+                run=run,
+                batch=batch,
+                late_rows=late_rows,
+                signs=signs,
+                continues=continues,
+                offsets=offsets,
+            )
+        )
 
     def rehearse_rows(self, view: str, rows: pa.Table, signs: Sequence[int] | None = None) -> None:
         """Upsert rows and roll back; raises the errors that `commit_rows` would raise."""
         with suppress(_RehearsedError), self.writing() as db:
-            shape = tables.shape_of(db, view)
-            tables.upsert(db, shape, encode_rows(shape, rows, signs), tables.position_of(db, view))
+            layout = tables.layout_of(db, view)
+            tables.upsert(db, layout, encode_rows(layout.shape, rows, signs), tables.position_of(db, view))
             raise _RehearsedError
 
     def commit_late(
@@ -176,7 +180,8 @@ class ViewStore:
         The rows were recomputed with the late rows of these numbers, which are marked as reprocessed.
         """
         with self.writing() as db:
-            shape = tables.shape_of(db, view)
+            layout = tables.layout_of(db, view)
+            shape = layout.shape
             table = db.execute(f"select _key, {columns_of(shape)} from {table_of(view)}").fetchall()
             changed: dict[str, StoredRow | Retraction] = {
                 key: Retraction(tuple(row)) for key, *row in table if affected(decode_row(shape, row))
@@ -184,20 +189,19 @@ class ViewStore:
             for key, row in encode_rows(shape, rows, signs).items():
                 if not isinstance(row, Retraction) and affected(decode_row(shape, row)):
                     changed[key] = row
-            tables.upsert(db, shape, changed, tables.position_of(db, view))
+            tables.upsert(db, layout, changed, tables.position_of(db, view))
             late.mark_reprocessed(db, view, numbers)
 
     def record_late(self, query: str, late_rows: Sequence[LateRow], *, run: str, batch: int) -> bool:
         """Record the late rows of a query that writes to a sink; False if the batch is already recorded."""
-        with self.writing() as db:
-            known = tables.progress_of(db, query)
-            if known is not None and known.includes(run, batch):
-                return False
-            if known is not None and known.run != run:
-                late.clear_late(db, query)
-            late.add_late(db, query, batch, late_rows)
-            tables.set_progress(db, query, ViewProgress(run=run, batch=batch, note={}))
-            return True
+        return self._commit_one(LateBatch(query=query, late_rows=late_rows, run=run, batch=batch))
+
+    def _commit_one(self, batch: ViewBatch | LateBatch) -> bool:
+        try:
+            (written,) = self.commit_batches([batch])
+        except BatchCommitError as error:
+            raise error.cause from error.cause.__cause__
+        return written
 
     def commit_progress(self, query: str, progress: ViewProgress, *, counts: dict[str, int] | None = None) -> None:
         """Record the progress of a query without a view, and set counters, in one transaction."""

@@ -22,8 +22,9 @@ from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.windowing import Windowing
 from headwater.spark.kernels.frames import from_arrow, spark_schema
 from headwater.spark.kernels.query_context import query_context
-from headwater.spark.kernels.runner import Limits, Times, run_kernel
+from headwater.spark.kernels.runner import Limits, run_kernel
 from headwater.spark.kernels.spool import Spool
+from headwater.spark.kernels.times import Times
 from headwater.spark.session.session import spark_session
 
 WATERMARK, CLOCK = "_watermark_column", "_clock_column"

@@ -24,7 +24,8 @@ from headwater.process.table import Table
 from headwater.process.windows.kernel import WindowedKernel
 from headwater.process.windows.windowing import Windowing
 from headwater.spark.kernels.packing import NO_TIME, bucket_labels, murmur3
-from headwater.spark.kernels.runner import Limits, Times, advance, run_kernel
+from headwater.spark.kernels.runner import Limits, advance, run_kernel
+from headwater.spark.kernels.times import Times
 from headwater.spark.kernels.watermark_sources import SOURCES_MAX
 
 # Workers cannot import this module.

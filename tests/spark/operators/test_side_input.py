@@ -78,6 +78,16 @@ def test_a_run_with_once_keeps_the_version_it_began_with(tmp_path: Path) -> None
     assert changes(side, START, latest(side)) == {("007", "Ulm", 1)}
 
 
+@pytest.mark.parametrize(
+    "nothing", [[], {}, pl.DataFrame(), pa.table({})], ids=["list", "dict", "polars", "arrow"]
+)
+def test_a_function_may_return_no_rows(tmp_path: Path, nothing: Any) -> None:
+    found: list[Any] = [[{"code": "007", "name": "Ulm", "since": None}], nothing]
+    side = reader(lambda: found.pop(0), tmp_path)
+    first = latest(side)
+    assert changes(side, first, latest(side)) == {("007", "Ulm", -1)}
+
+
 def test_old_versions_are_deleted(tmp_path: Path) -> None:
     file = tmp_path / "countries.csv"
     side, seen = reader(file, tmp_path), []

@@ -14,13 +14,13 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
-from headwater.record import TopicPartition
+from headwater.record import LATEST, TopicPartition
 from headwater.sinks.json_rows import json_objects
 from headwater.spark.pipeline.batch_sinks import collected
 from headwater.spark.source.decoding import EVENT_TIME_KEY
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import decode_batch
 from headwater.transmit.records.batch_header import walk
 from support.postgres import PostgresServer

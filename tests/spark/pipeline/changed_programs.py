@@ -12,7 +12,8 @@ from headwater.errors import ConflictError
 from headwater.spark.definition.definition import Definition
 from headwater.spark.definition.differences import Effect, check_definition, compare
 from headwater.spark.kernels.spool import Spool
-from headwater.spark.pipeline.plan import plan_query, read_stream
+from headwater.spark.pipeline.plan import plan_query
+from headwater.spark.source.topic_reads import read_stream
 
 SERVERS = "127.0.0.1:9"  # Nothing is read.
 Function = Callable[..., Any]

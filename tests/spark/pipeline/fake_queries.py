@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from pyspark.errors import PySparkException
+
 
 def progress(batch: int, *, rows: int = 1) -> Any:
     """Build the progress of a batch that read no topic."""
@@ -31,8 +33,8 @@ class FakeStreamingQuery:
     def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
         return self.recentProgress[-1] if self.recentProgress else None
 
-    def exception(self) -> str | None:
-        return self.error
+    def exception(self) -> PySparkException | None:
+        return None if self.error is None else PySparkException(self.error)
 
     def stop(self) -> None:
         self.isActive = False

@@ -11,9 +11,10 @@ import headwater as hw
 from headwater.clock import ManualClock
 from headwater.errors import ConflictError
 from headwater.spark.definition.definition import Definition, read_definition, write_definition
-from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
+from headwater.spark.pipeline.launcher import QueryLauncher
 from headwater.spark.pipeline.plan import Plan
 from headwater.spark.pipeline.running_queries import RunningQueries
+from headwater.spark.pipeline.settings import PipelineSettings
 from headwater.store.pipelines.facts import FactStore
 from headwater.store.pipelines.generations import Generation
 from headwater.store.shapes import ViewShape
@@ -39,7 +40,7 @@ class World:
         settings = PipelineSettings(bootstrap_servers="127.0.0.1:9", data=folder, once=True)
         spark: Any = None
         queries = RunningQueries(self.facts, ManualClock())
-        self.launcher = QueryLauncher(app, spark, self.store, queries, settings)
+        self.launcher = QueryLauncher(app, spark, self.store, queries, settings, ManualClock())
         self.view, self.sink = app.queries
         self.checkpoint = settings.checkpoint("revenue")
         write_definition(self.checkpoint, BEFORE)

@@ -12,14 +12,14 @@ import pytest
 import headwater as hw
 from headwater.clock import SystemClock
 from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
-from headwater.record import TopicPartition
-from headwater.spark.pipeline.dead_letters import dead_letter_sink
+from headwater.record import EARLIEST, LATEST, TopicPartition
+from headwater.spark.pipeline.dead_letters import DeadLetterSink
 from headwater.store.pipelines.facts import FactStore
 from headwater.store.reader import ViewReader
 from headwater.store.tables import ViewProgress
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import decode_batch
 from headwater.transmit.records.batch_header import walk
 from support.postgres import PostgresServer
@@ -125,7 +125,7 @@ def test_dead_letters_are_written_once_despite_a_crash_of_the_sink(
     produce(broker.bootstrap_servers, "orders", [b"one", b"two"])
     app = shop()
     store = ViewStore(tmp_path / "views.db")
-    sink = dead_letter_sink(store, app.topics[0], broker.bootstrap_servers, SystemClock())
+    sink = DeadLetterSink(store, app.topics[0], broker.bootstrap_servers, SystemClock())
     records = (
         spark.read.format("headwater")
         .options(**{"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "orders"})

@@ -18,7 +18,8 @@ from headwater.record import Record, TopicPartition
 from headwater.spark.pipeline.pipeline import Pipeline
 from headwater.spark.pipeline.poison import post_letters
 from headwater.spark.pipeline.poison_search import PoisonRow, cut
-from headwater.spark.source.exclusions import Exclusions, leave_out
+from headwater.spark.source.exclusions import Exclusions
+from headwater.spark.source.left_out import leave_out
 from headwater.spark.source.offsets import Range
 from headwater.store.pipelines.facts import FactStore
 from headwater.store.views import ViewStore

@@ -38,10 +38,13 @@ class Shop:
         self.facts = FactStore(folder / "facts.db")
         self.generations = Generations(self.store)
 
-    def pipeline(self, function: Callable[[Any], Any], *, once: bool = True, **topic: Any) -> Pipeline:
+    def pipeline(
+        self, function: Callable[[Any], Any], *, once: bool = True, apart: bool = False, **topic: Any
+    ) -> Pipeline:
         app = hw.App("shop")
         orders = app.topic("orders", **{"schema": SCHEMA, "event_time": "at", **topic})
-        app.view(orders, key=["product", "window"], name="revenue")(function)
+        pipeline = "apart" if apart else None
+        app.view(orders, key=["product", "window"], name="revenue", pipeline=pipeline)(function)
         settings = PipelineSettings(bootstrap_servers=self._servers, data=self.folder, once=once)
         return Pipeline(app, self._spark, self.store, self.facts, settings, SystemClock())
 
@@ -144,15 +147,15 @@ def test_a_compatible_change_continues_from_the_checkpoint(shop: Shop, produce: 
 def test_a_rebuild_uses_a_new_number_of_spark_partitions(spark: Any, shop: Shop) -> None:
     panes = windows("1 minute", when=hw.EveryBatch())
     before = spark.conf.get("spark.sql.shuffle.partitions")
-    assert shop.run(panes) == BY_MINUTE
+    assert shop.run(panes, apart=True) == BY_MINUTE
     assert spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true"
     more = int(before) + 1
     spark.conf.set("spark.sql.shuffle.partitions", str(more))
     try:
-        assert shop.run(panes) == BY_MINUTE
+        assert shop.run(panes, apart=True) == BY_MINUTE
         assert shop.partitions("revenue") == int(before)  # that of the checkpoint
         shop.generations.request_rebuild("revenue")
-        assert shop.run(panes) == BY_MINUTE
+        assert shop.run(panes, apart=True) == BY_MINUTE
         assert shop.partitions("revenue@1") == more
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)

@@ -8,9 +8,9 @@ import pytest
 import headwater as hw
 from headwater.clock import ManualClock
 from headwater.errors import ConflictError
-from headwater.spark.pipeline.launcher import PipelineSettings
 from headwater.spark.pipeline.rebuilds import Rebuilds
 from headwater.spark.pipeline.running_queries import RunningQueries
+from headwater.spark.pipeline.settings import PipelineSettings
 from headwater.store.pipelines.facts import FactStore
 from headwater.store.pipelines.generations import Generation, Generations
 from headwater.store.shapes import ViewShape

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import headwater as hw
 from headwater.clock import SystemClock
-from headwater.spark.pipeline.checkpoint import begun_batch, end_offsets, last_done
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
+from headwater.spark.source.checkpoint import begun_batch, end_offsets, last_done
 from headwater.store.pipelines.facts import FactKind, FactStore
 from headwater.store.views import ViewStore
 from headwater.transmit.broker.embedded import Broker
@@ -25,19 +27,19 @@ def event(product: str, second: int) -> bytes:
     return json.dumps({"product": product, "at": at}).encode()
 
 
-def shop() -> hw.App:
+def shop(pipeline: str | None = None) -> hw.App:
     app = hw.App("shop")
     orders = app.topic("orders", schema=SCHEMA, event_time="at")
     clicks = app.topic("clicks", schema=SCHEMA, event_time="at", idle="3 seconds")
     minute = {"what": {"n": hw.count()}, "where": hw.Tumbling("1 minute"), "by": ["product"]}
 
-    @app.view(orders, key=["product", "window"])
+    @app.view(orders, key=["product", "window"], pipeline=pipeline)
     def early(orders: Any) -> Any:
         when = hw.Repeatedly(hw.AfterProcessingTime("2 seconds"))
         counted = orders.transform(hw.windowed(**minute, when=when, how=hw.ACCUMULATING))
         return counted.where("n < 100").union(counted.where("n >= 100"))
 
-    @app.view(clicks, key=["product", "window"])
+    @app.view(clicks, key=["product", "window"], pipeline=pipeline)
     def quiet(clicks: Any) -> Any:
         return clicks.transform(hw.windowed(**minute, when=hw.AfterWatermark(), how=hw.ACCUMULATING))
 
@@ -47,12 +49,12 @@ def shop() -> hw.App:
 class Run:
     """A pipeline that runs until the test has seen enough."""
 
-    def __init__(self, spark: Any, servers: str, folder: Path) -> None:
+    def __init__(self, spark: Any, servers: str, folder: Path, pipeline: str | None = None) -> None:
         settings = PipelineSettings(bootstrap_servers=servers, data=folder)
         self.store = ViewStore(folder / "views.db")
         self.folder = folder
         self.facts = FactStore(folder / "facts.db")
-        self.pipeline = Pipeline(shop(), spark, self.store, self.facts, settings, SystemClock())
+        self.pipeline = Pipeline(shop(pipeline), spark, self.store, self.facts, settings, SystemClock())
 
     def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> float:
         """Run until a condition holds, and return how long that took."""
@@ -85,12 +87,15 @@ class Run:
         return last_done(self.folder / "checkpoints" / view)
 
 
-def test_batches_run_when_due_and_not_otherwise(spark: Any, broker: Broker, produce: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pipeline", [None, "apart"])
+def test_batches_run_when_due_and_not_otherwise(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path, pipeline: str | None
+) -> None:
     servers = broker.bootstrap_servers
     with Client(servers) as client:
         client.create_topic("orders", partitions=2)
         client.create_topic("clicks", partitions=2)
-    first = Run(spark, servers, tmp_path)
+    first = Run(spark, servers, tmp_path, pipeline)
     try:
         first.pipeline.start()
         # The start runs one batch, since wake-ups may have passed while the app did not run.
@@ -119,8 +124,10 @@ def test_batches_run_when_due_and_not_otherwise(spark: Any, broker: Broker, prod
     assert begun_batch(checkpoint) is None
     assert sum(end_offsets(checkpoint, first.batches("early")).values()) == 2
     before = first.batches("early")
-    (checkpoint / "wake_ups.json").unlink()  # It is not needed: the first batch after a start writes it again.
-    run_once(shop(), spark, servers, tmp_path, first.store)
+    (checkpoint / "wake_ups.json").unlink(
+        missing_ok=True
+    )  # It is not needed: the first batch after a start writes it again.
+    run_once(shop(pipeline), spark, servers, tmp_path, first.store)
     assert first.batches("early") == before + 1
     assert [row["n"] for row in first.store.rows("early")] == [2]
 
@@ -142,7 +149,7 @@ def test_a_watermark_of_sparks_own_keeps_its_batches_without_data(
     def own(orders: Any) -> Any:
         return early(orders).withWatermark("event_time", "1 second").dropDuplicatesWithinWatermark(["n"])
 
-    app.view(orders, key="n", name="early")(early)
+    app.view(orders, key="n", name="early", pipeline="apart")(early)
     app.view(orders, key="n", name="own")(own)
     with Client(broker.bootstrap_servers) as client:
         client.create_topic("orders", partitions=1)

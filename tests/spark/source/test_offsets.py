@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidError
-from headwater.record import TopicPartition
+from headwater.record import EARLIEST, LATEST, TopicPartition
 from headwater.spark.source.offsets import from_json, limit_offsets, read_options, split, to_json
-from headwater.transmit.client.client import EARLIEST, LATEST
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 partitions = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 4))

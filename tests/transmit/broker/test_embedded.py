@@ -10,10 +10,10 @@ import confluent_kafka
 import pytest
 
 from headwater.errors import ClosedError, ConflictError, CorruptError, InvalidError, UnavailableError
-from headwater.record import Record, TopicPartition
+from headwater.record import LATEST, Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
 from headwater.transmit.broker.node import BrokerSettings
-from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.topics.group_commit import Durability
 

@@ -17,10 +17,10 @@ from kafka.protocol.consumer import FetchRequest, JoinGroupRequest, JoinGroupRes
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from headwater.record import Record, TopicPartition
+from headwater.record import EARLIEST, LATEST, Record, TopicPartition
 from headwater.transmit.broker import dispatch
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import decode_batch, encode_batch
 from headwater.transmit.records.batch_header import walk
 from headwater.transmit.wire.apis import APIS

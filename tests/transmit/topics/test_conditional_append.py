@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidError, UnavailableError
-from headwater.record import Record, TopicPartition
+from headwater.record import LATEST, Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.topics.conditional_append import (
     EXPECTED_OFFSET,

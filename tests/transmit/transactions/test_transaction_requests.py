@@ -9,9 +9,9 @@ import pytest
 from crc32c import crc32c
 from kafka.protocol import admin, consumer, producer
 
-from headwater.record import Record, TopicPartition
+from headwater.record import LATEST, Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.attributes import TRANSACTIONAL
 from headwater.transmit.records.batch import encode_batch
 from headwater.transmit.wire.apis import APIS

@@ -186,7 +186,7 @@ def _offsets_at(
     client: "Client", partitions: "list[TopicPartition]", before: "dict[TopicPartition, int]", target: Target
 ) -> "dict[TopicPartition, int]":
     """Return the offsets of a target, limited to the range of offsets in the log."""
-    from headwater.transmit.client.client import EARLIEST, LATEST
+    from headwater.record import EARLIEST, LATEST
 
     first, last = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
     wanted = last if target.latest else first

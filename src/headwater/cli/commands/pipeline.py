@@ -22,6 +22,9 @@ PipelineArgument = Annotated[str, typer.Argument(help="Name of the view, sink or
 ANSWER_EVERY_S, ANSWER_MAX_S = 0.2, 120.0
 """A running app answers between two looks at its pipelines; starting one takes it some seconds."""
 
+_ACTIVE = ("starting", "running", "waiting", "isolating")
+"""States that only a pipeline of a running app can have."""
+
 _DROPPED = {
     "lateRows": "late",
     "ignoredRows": "ignored",
@@ -36,10 +39,14 @@ def list_pipelines(data: DataOption = DATA, output: OutputOption = OutputFormat.
 
     Example: headwater pipeline list
     """
+    from headwater.assembly.run import is_running
     from headwater.clock import SystemClock
     from headwater.serve.api.status import summarize_all
 
     found = summarize_all(_facts(data), SystemClock())
+    if not is_running(data):  # An app that was killed could not report it.
+        for pipeline in found:
+            pipeline["state"] = "stopped" if pipeline["state"] in _ACTIVE else pipeline["state"]
     if output is OutputFormat.JSON:
         print_json({"pipelines": [{name: p[name] for name in p if name != "history"} for p in found]})
         return
@@ -145,7 +152,7 @@ def _rate(pipeline: dict[str, Any]) -> int | None:
 
 
 def _catch_up(pipeline: dict[str, Any]) -> str:
-    if pipeline["state"] in ("paused", "suspended", "stopped"):
+    if pipeline["state"] not in _ACTIVE:
         return ""
     seconds = pipeline["catchUpSeconds"]
     if seconds is None:

@@ -62,8 +62,9 @@ def show_queue(
 
     Example: headwater queue show workers
     """
+    from headwater.record import LATEST
     from headwater.transmit.client import groups as group_client
-    from headwater.transmit.client.client import LATEST, Client
+    from headwater.transmit.client.client import Client
     from headwater.transmit.client.redrive import RedriveMarks
 
     with Client(bootstrap_servers) as client:
@@ -158,8 +159,9 @@ def purge_queue(
 
     Example: headwater queue purge workers --execute
     """
+    from headwater.record import LATEST
     from headwater.transmit.client import groups as group_client
-    from headwater.transmit.client.client import LATEST, Client
+    from headwater.transmit.client.client import Client
 
     with Client(bootstrap_servers) as client:
         _find(client, name)

@@ -32,8 +32,8 @@ def list_topics(
 
     Example: headwater topic list --output json
     """
-    from headwater.record import TopicPartition
-    from headwater.transmit.client.client import EARLIEST, LATEST, Client
+    from headwater.record import EARLIEST, LATEST, TopicPartition
+    from headwater.transmit.client.client import Client
 
     with Client(bootstrap_servers) as client:
         found = client.topics()
@@ -136,8 +136,8 @@ def describe_topic(
 
     Example: headwater topic describe orders --output json
     """
-    from headwater.record import TopicPartition
-    from headwater.transmit.client.client import EARLIEST, LATEST, Client
+    from headwater.record import EARLIEST, LATEST, TopicPartition
+    from headwater.transmit.client.client import Client
     from headwater.transmit.client.topics import topic_settings
 
     with Client(bootstrap_servers) as client:
@@ -231,8 +231,7 @@ def delete_topic(
 
 def records_of(client: "Client", topic: str, offset: int | None) -> "Iterator[tuple[int, Record]]":
     """Yield the records of one partition after the other, up to the end offset at the time of the call."""
-    from headwater.record import TopicPartition
-    from headwater.transmit.client.client import EARLIEST, LATEST
+    from headwater.record import EARLIEST, LATEST, TopicPartition
     from headwater.transmit.records.batch import decode_batch
     from headwater.transmit.records.batch_header import walk
 

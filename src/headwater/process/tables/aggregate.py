@@ -52,6 +52,10 @@ class AggregateKernel:
     def output_schema(self) -> pl.Schema:
         return self._results(self._group_rows(self._empty)).cast({CHANGE: CHANGE_TYPE}).schema
 
+    @property
+    def is_timeless(self) -> bool:
+        return True
+
     def retracts(self, changes: bool) -> bool:
         return True
 

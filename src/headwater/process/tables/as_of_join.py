@@ -71,6 +71,10 @@ class AsOfKernel(TwoInputKernel):
         """The greatest difference between the watermark and the event times in the output."""
         return self.lateness
 
+    @property
+    def is_timeless(self) -> bool:
+        return False
+
     def retracts(self, changes: bool) -> bool:
         return True  # A version that arrives after its events corrects them.
 
@@ -219,6 +223,10 @@ class NowKernel(TwoInputKernel):
     @property
     def hold(self) -> int:
         return 0
+
+    @property
+    def is_timeless(self) -> bool:
+        return False
 
     def retracts(self, changes: bool) -> bool:
         return False

@@ -95,6 +95,10 @@ class ChangelogKernel:
     def output_schema(self) -> pl.Schema:
         return pl.Schema({**{name: self.schema[name] for name in self.columns}, CHANGE: CHANGE_TYPE})
 
+    @property
+    def is_timeless(self) -> bool:
+        return self.lateness is None
+
     def retracts(self, changes: bool) -> bool:
         return True
 

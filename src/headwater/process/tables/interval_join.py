@@ -102,6 +102,10 @@ class IntervalKernel(TwoInputKernel):
         """The greatest difference between the watermark and the event times in the output."""
         return max(self.bounds.retention(side) for side in SIDES) + self.lateness
 
+    @property
+    def is_timeless(self) -> bool:
+        return False
+
     def retracts(self, changes: bool) -> bool:
         # A row that was emitted as unmatched is matched after all only by a late row.
         return changes or (self.sides.how not in (How.INNER, How.SEMI) and self.lateness > 0)

@@ -253,6 +253,10 @@ class RankingKernel:
         columns |= {} if self.lateness is None else {_AT: pl.Int64()}
         return {_ROWS: Table.empty(pl.Schema(columns), (*keys, ROW), tuple(keys))}
 
+    @property
+    def is_timeless(self) -> bool:
+        return self.lateness is None
+
     def retracts(self, changes: bool) -> bool:
         # In the order of arrival, no later row displaces one that was emitted.
         return changes or bool(self.order.columns) or self.order.newest_first

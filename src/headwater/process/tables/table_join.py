@@ -30,6 +30,10 @@ class JoinKernel(TwoInputKernel):
     ) -> "JoinKernel":
         return cls(Sides.of(on, how, left, right))
 
+    @property
+    def is_timeless(self) -> bool:
+        return True
+
     def retracts(self, changes: bool) -> bool:
         # A row that arrives can only add pairs, but a row without a match may get one later.
         return changes or self.sides.how not in (How.INNER, How.SEMI)

@@ -136,6 +136,10 @@ class WindowedKernel:
             tables[CLOSED_WINDOWS] = Table.empty(self.lateness.closed(windows).schema, key)
         return tables
 
+    @property
+    def is_timeless(self) -> bool:
+        return False
+
     def retracts(self, changes: bool) -> bool:
         # In the other modes a pane replaces the previous one, or adds to it.
         return self.windowing.how is Mode.RETRACTING

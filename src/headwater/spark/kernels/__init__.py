@@ -2,6 +2,7 @@
 
 attach                      attach a kernel to a DataFrame: the function that every operator calls
 runner, processor           run the kernel for each bucket; Spark's side of it
+times                       the origin of a kernel's event time, watermark and clock
 packing, output_frames      rows to the buckets; results back to rows
 bucket_state, run_cache     a bucket's tables in Spark's state store; a cache of them on each machine
 frames                      Polars frames as bytes and as Spark types

@@ -22,7 +22,8 @@ from headwater.process.kernel import BEGINNING, OperatorKernel
 from headwater.spark.kernels.change_lineage import Changes, changes_of, mark_of
 from headwater.spark.kernels.column_names import with_metadata
 from headwater.spark.kernels.query_context import current_query
-from headwater.spark.kernels.runner import Times, run_kernel
+from headwater.spark.kernels.runner import run_kernel
+from headwater.spark.kernels.times import Times
 from headwater.spark.kernels.watermark_sources import WATERMARK, watermark_columns
 from headwater.spark.source.decoding import EVENT_TIME_KEY
 
@@ -67,9 +68,15 @@ def attach(
     `kind` names the operator in facts, in the late ledger and in messages.
     """
     changes = changes_of(rows)
-    current_query().descriptions.append(description)
+    context = current_query()
+    context.descriptions.append(description)
     times_in = {"watermark": WATERMARK} if output.has_watermark else {}
-    result = run_kernel(rows, kernel, by=by, times=times, times_in=times_in, kind=kind)
+    if context.drafts is None:
+        result = run_kernel(rows, kernel, by=by, times=times, times_in=times_in, kind=kind)
+    else:
+        result = context.drafts.add(
+            rows, kernel, by=by, times=times, times_in=times_in, kind=kind, hold=output.hold
+        )
     if output.has_watermark and output.hold:
         held = F.greatest(F.col(WATERMARK), F.lit(BEGINNING + output.hold)) - output.hold
         result = result.withColumn(WATERMARK, held)

@@ -65,7 +65,7 @@ class BucketState:
         state: dict[str, Table] = {}
         for name, table in initial.items():
             runs = [self._run(run, length, table) for run, length in manifest.tables.get(name, ())]
-            state[name] = _checked(name, table, runs) if runs else table
+            state[name] = table_of_runs(name, table, runs) if runs else table
         return state, dict(manifest.notes)
 
     def save(self, state: State, notes: Mapping[str, Any]) -> State:
@@ -113,7 +113,7 @@ class BucketState:
         self._shared.forget(name)
 
 
-def _checked(name: str, table: Table, runs: Sequence[Run]) -> Table:
+def table_of_runs(name: str, table: Table, runs: Sequence[Run]) -> Table:
     """Return the table with its runs; raise InvalidError if they have other columns."""
     stored = {column: kind for column, kind in runs[0].frame.schema.items() if column not in (HASH, GONE)}
     if stored != dict(table.schema):

@@ -13,7 +13,7 @@ a timer is due (`source.wake_ups`). A kernel that does not use the processing ti
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ from pyspark.sql.types import BinaryType, BooleanType, DataType, LongType, Numer
 
 from headwater.errors import InvalidError
 from headwater.process.kernel import BEGINNING, Kernel, KernelStep, Now, State
-from headwater.process.watermarks import BoundedDisorder, Estimate, PartitionMark, Watermarks
+from headwater.process.watermarks import BoundedDisorder, PartitionMark, Watermarks
 from headwater.spark.kernels.bucket_state import BucketState
 from headwater.spark.kernels.frames import empty_like, from_bytes, in_pieces, slices, spark_schema
 from headwater.spark.kernels.output_frames import OutputShape
@@ -36,43 +36,12 @@ from headwater.spark.kernels.processor import LazyProcessor
 from headwater.spark.kernels.query_context import current_query
 from headwater.spark.kernels.run_cache import RunCache
 from headwater.spark.kernels.step_reports import StepReporter
+from headwater.spark.kernels.times import Times
 from headwater.spark.kernels.watermark_sources import all_started, by_input, next_idle
 from headwater.spark.session.workers import freeze_imports
 
 END = 2**62
 """The watermark after all events, which a batch query reaches when it has read its input."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """The origin of a kernel's times.
-
-    `event_time`, `watermark` and `clock` name columns of microseconds since 1970.
-
-    The watermark is the minimum over all source partitions of their highest event time minus `delay`, or of the
-    result of `estimate`. With a column `watermark` it is taken from that column, or from the result of
-    `estimates`, by the number of the input. A partition without rows for `idle_after` does not hold the watermark
-    back.
-
-    Unless `by_partition`, all tasks are one source: files, for example, have as many tasks as there happen to be,
-    and some buckets of an operator may never emit rows. With a column `source`, the rows carry the number of their
-    source; see `watermark_sources` for several `inputs`.
-
-    The processing time is that of the batch if `processing_time` is set; with a column `clock` it is taken from
-    that column; then a row that has nulls in all other columns only carries these times.
-    """
-
-    event_time: str | None = None
-    by_partition: bool = True
-    delay: int = 0
-    estimate: Estimate | None = None
-    estimates: Mapping[int, Estimate] = field(default_factory=dict)
-    idle_after: int | None = None
-    processing_time: bool = False
-    watermark: str | None = None
-    clock: str | None = None
-    source: str | None = None
-    inputs: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,8 +108,11 @@ def _operator(file: Path) -> str:
 
 
 def _late_rows(file: Path) -> list[LateRow]:
-    operator = _operator(file)
-    rows = pl.read_ipc(file)
+    return late_rows_of(_operator(file), pl.read_ipc(file))
+
+
+def late_rows_of(operator: str, rows: pl.DataFrame) -> list[LateRow]:
+    """Return the late rows of an operator's step as entries of the late ledger."""
     return [
         LateRow(
             operator=operator,

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from headwater.change import CHANGE
 from headwater.errors import InvalidError
 from headwater.process.durations import micros
 from headwater.process.tables.as_of_join import GONE, AsOfKernel, NowKernel
@@ -18,7 +19,7 @@ from headwater.process.tables.sides import LEFT, RIGHT, SIDE, SIDES, TIME, How, 
 from headwater.process.tables.table_join import JoinKernel
 from headwater.process.windows.windows import Time
 from headwater.spark.kernels.attach import OutputTiming, attach, describe
-from headwater.spark.kernels.change_lineage import change_of
+from headwater.spark.kernels.change_lineage import change_of, changes_of
 from headwater.spark.kernels.column_names import column
 from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS, SOURCE
 from headwater.spark.operators.side_input import SideInput
@@ -59,19 +60,11 @@ def join(
     """
     kind = read_how(how)
     right = right.read(left) if isinstance(right, SideInput) else right
-    if within is not None and as_of is not None:
-        raise InvalidError(
-            "join: `within` joins two streams and `as_of` a stream with a table; leave out one of them"
-        )
-    if within is None and as_of is not Time.EVENT and lateness is not None:
-        raise InvalidError(
-            "join: `lateness` has no effect without `within` or `as_of=hw.EVENT_TIME`; leave it out"
-        )
-    if as_of is not Time.EVENT and deleted is not None:
-        raise InvalidError("join: `deleted` is for `as_of=hw.EVENT_TIME`; for other joins see hw.table")
+    _check_options(within, as_of, lateness, deleted)
     if kind in (How.SEMI, How.ANTI) and deleted is None:
         # The output has no other columns of the right side, so rows that differ only in those count as one.
         right = select_used(right, [name for _, name in pairs_of(on)])
+    left = _unless_retracted(left) if as_of is Time.PROCESSING else left
     schemas = kernel_schema(left), kernel_schema(right)
     late = micros(lateness) if lateness else 0
     parts: dict[str, Any] = {"how": kind, "within": within, "as of": as_of, "lateness": lateness}
@@ -98,6 +91,25 @@ def join(
         return _run(left, right, now, now.sides, timings=timings, parts=parts)
     tables = JoinKernel.of(on, kind, *schemas)
     return _run(left, right, tables, tables.sides, timings=timings, parts=parts)
+
+
+def _check_options(within: Any, as_of: Time | None, lateness: str | None, deleted: str | None) -> None:
+    if within is not None and as_of is not None:
+        raise InvalidError(
+            "join: `within` joins two streams and `as_of` a stream with a table; leave out one of them"
+        )
+    if within is None and as_of is not Time.EVENT and lateness is not None:
+        raise InvalidError(
+            "join: `lateness` has no effect without `within` or `as_of=hw.EVENT_TIME`; leave it out"
+        )
+    if as_of is not Time.EVENT and deleted is not None:
+        raise InvalidError("join: `deleted` is for `as_of=hw.EVENT_TIME`; for other joins see hw.table")
+
+
+def _unless_retracted(rows: DataFrame) -> DataFrame:
+    """Return changes that are never retracted, such as discarding panes, as rows like any other."""
+    changes = changes_of(rows)
+    return rows if changes is None or changes.retracts else rows.drop(CHANGE)
 
 
 def _check_times(left: DataFrame, right: DataFrame) -> None:

@@ -165,7 +165,8 @@ class Loader:
             texts = {name: kind for name, kind in wanted.items() if kind == pl.String}
             return _READ[self.load.suffix.lower()](self.load, texts)
         found = self.load()
-        return found if isinstance(found, pl.DataFrame) else pl.DataFrame(found)
+        rows = found if isinstance(found, pl.DataFrame) else pl.DataFrame(found)
+        return rows if rows.width else wanted.to_frame()  # An empty list has no columns.
 
 
 def _loader(options: Mapping[str, str]) -> Loader:

@@ -29,7 +29,8 @@ from headwater.spark.kernels.change_lineage import (
 )
 from headwater.spark.kernels.column_names import check_names, column, quoted
 from headwater.spark.kernels.frames import empty_like, spark_schema
-from headwater.spark.kernels.runner import Times
+from headwater.spark.kernels.query_context import current_query
+from headwater.spark.kernels.times import Times
 from headwater.spark.kernels.watermark_sources import (
     METADATA_COLUMNS,
     SOURCE,
@@ -68,6 +69,8 @@ class Timing:
     has_source: bool = False
     ignored: bool = False
     """The rows do not hold the watermark back: those of a table that a stream is joined with."""
+    leaves: frozenset[int] = frozenset()
+    """The topics and operators that the rows come from, if the query is drawn (`query_context`)."""
 
     @property
     def mark(self) -> Column | None:
@@ -102,6 +105,7 @@ class Timing:
             watermark=WATERMARK if self.has_watermark else None,
             source=SOURCE if self.has_source else None,
             inputs=self.inputs,
+            leaves=self.leaves,
         )
 
 
@@ -149,7 +153,13 @@ def timing_of(rows: DataFrame) -> Timing:
         inputs=inputs_of(rows, name),
         has_watermark=has_watermark,
         has_source=SOURCE in rows.columns,
+        leaves=_leaves(rows),
     )
+
+
+def _leaves(rows: DataFrame) -> frozenset[int]:
+    drafts = current_query().drafts
+    return frozenset() if drafts is None else drafts.leaves(rows)
 
 
 def mark_times(*timings: Timing) -> Times:
@@ -170,6 +180,7 @@ def mark_times(*timings: Timing) -> Times:
         },
         idle_after=idle_after,
         processing_time=idle_after is not None,
+        leaves=frozenset().union(*(timing.leaves for timing in marked)),
     )
 
 

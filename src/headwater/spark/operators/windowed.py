@@ -32,7 +32,7 @@ from headwater.spark.kernels.attach import INPUTS, OutputTiming, attach, describ
 from headwater.spark.kernels.change_lineage import with_change
 from headwater.spark.kernels.column_names import column, with_metadata
 from headwater.spark.kernels.query_context import current_query
-from headwater.spark.kernels.runner import Times
+from headwater.spark.kernels.times import Times
 from headwater.spark.kernels.watermark_sources import SOURCE, WATERMARK
 from headwater.spark.operators.null_times import may_lack_time
 from headwater.spark.operators.timing import kernel_schema, micros_of, timing_of
@@ -150,7 +150,8 @@ def _plain(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column
 
 def _needs_kernel(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> bool:
     """Return whether Spark's own operator cannot be used in a stream of rows."""
-    if current_query().runs_kernels:
+    query = current_query()
+    if query.runs_kernels or query.operators:  # One of the operators before it runs a kernel, in the latter case.
         return True
     # A kernel counts rows without a time, but cannot compute Columns. The global window has such rows.
     return not columns and not windowing.where.is_single and may_lack_time(events)

@@ -9,5 +9,5 @@ watch, failures            report progress; decide about queries that failed
 poison, poison_search      exclude the records on which a query fails; find them
 bisection                  find the failing items among many, with few tries
 rebuilds, reprocess        recompute a view; recompute windows with late rows
-checkpoint, new_checkpoint read Spark's checkpoint; start a query with a new one
+new_checkpoint, settings   start a query with a new checkpoint; where checkpoints are
 """

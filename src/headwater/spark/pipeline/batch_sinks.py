@@ -4,7 +4,7 @@ A sink is called with a batch's rows and number, and possibly again with the sam
 commits rows and number in one transaction and skips a batch that it has; so do external sinks (`headwater.sink`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,9 +21,11 @@ from headwater.sink import Batch, Rehearsing, Stream, Writer
 from headwater.sinks.json_rows import json_objects
 from headwater.spark.kernels.spool import Facts, Spool, summarize_operators
 from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
-from headwater.spark.pipeline.checkpoint import end_offsets
+from headwater.spark.lanes.member import BatchResult
+from headwater.spark.source.checkpoint import end_offsets
 from headwater.spark.source.offsets import to_json
 from headwater.spark.source.wake_ups import WakeUps
+from headwater.store.batches import BatchCommitError, LateBatch, ViewBatch
 from headwater.store.views import ViewStore
 
 BatchFunction = Callable[[DataFrame, int], None]
@@ -33,8 +35,17 @@ ReportFacts = Callable[[str, dict[str, Any]], None]
 class BatchSink(Protocol):
     """The destination of the rows of a view or of a sink query."""
 
+    is_outside: bool
+    """True if `write` waits for a system outside of the app, which may be slow."""
+
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write a batch."""
+
+    def write(self, result: BatchResult) -> ViewBatch | LateBatch | None:
+        """Write a batch of a lane, except for what it returns, which is to be written to the store."""
+
+    def committed(self, result: BatchResult) -> None:
+        """Report a batch of a lane that is committed."""
 
     def rehearse(self, rows: DataFrame) -> None:
         """Raise if the rows would be refused as part of the batch that was tried last; nothing is written."""
@@ -46,6 +57,8 @@ class ViewSink:
     The end offsets of the batch, which the checkpoint has before the batch runs, are kept with the rows, so that
     readers can wait until the view includes a record.
     """
+
+    is_outside = False
 
     def __init__(
         self,
@@ -68,19 +81,32 @@ class ViewSink:
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         table = collected(rows)  # The operators run now, and write their reports to the spool.
-        run = run_of_query(rows)
-        self._store.commit_rows(
-            self._view.name,
-            table,
-            run=run,
-            batch=batch,
-            late_rows=self._spool.late(run, batch),
-            signs=signs_of(table),
+        offsets = to_json(end_offsets(self._checkpoint, batch))
+        result = _spooled(table, run_of_query(rows), batch, self._spool, offsets)
+        try:
+            self._store.commit_batches([self.write(result)])
+        except BatchCommitError as error:
+            raise error.cause from error
+        self.committed(result)
+        self._spool.clear(result.run, through=batch)
+        _collect_wake_ups(self._wake_ups, result.facts, batch)
+
+    def write(self, result: BatchResult) -> ViewBatch:
+        """Return what is to be written to the store."""
+        return ViewBatch(
+            view=self._view.name,
+            rows=result.rows,
+            run=result.run,
+            batch=result.batch,
+            late_rows=result.late_rows,
+            signs=signs_of(result.rows),
             continues=self._continues,
-            offsets=to_json(end_offsets(self._checkpoint, batch)),
+            offsets=result.offsets,
         )
-        facts = _report_operators(self._view, self._spool, self._report, run, batch)
-        _collect_wake_ups(self._wake_ups, facts, batch)
+
+    def committed(self, result: BatchResult) -> None:
+        """Report the facts about the operators of a batch that is committed."""
+        _report_operators(self._view, self._report, result)
 
     def rehearse(self, rows: DataFrame) -> None:
         table = collected(rows)
@@ -89,6 +115,8 @@ class ViewSink:
 
 class ExternalSink:
     """Writes each batch to an external destination, and its late rows to the late ledger."""
+
+    is_outside = True
 
     def __init__(
         self,
@@ -118,15 +146,27 @@ class ExternalSink:
             self._writer = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        table, run = collected(rows), run_of_query(rows)
-        late_rows = self._spool.late(run, batch)
-        self._tried = run, batch
-        if table.num_rows:
-            self._write(self._batch(table))
-        if late_rows:
-            self._store.record_late(self._delivery.name, late_rows, run=run, batch=batch)
-        facts = _report_operators(self._delivery, self._spool, self._report, run, batch)
-        _collect_wake_ups(self._wake_ups, facts, batch)
+        result = _spooled(collected(rows), run_of_query(rows), batch, self._spool, {})
+        late = self.write(result)
+        if late is not None:
+            self._store.commit_batches([late])
+        self.committed(result)
+        self._spool.clear(result.run, through=batch)
+        _collect_wake_ups(self._wake_ups, result.facts, batch)
+
+    def write(self, result: BatchResult) -> LateBatch | None:
+        """Write a batch, and return its late rows, which are to be written to the store."""
+        self._tried = result.run, result.batch
+        if result.rows.num_rows:
+            self._write(self._batch(result.rows))
+        if not result.late_rows:
+            return None
+        name = self._delivery.name
+        return LateBatch(query=name, late_rows=result.late_rows, run=result.run, batch=result.batch)
+
+    def committed(self, result: BatchResult) -> None:
+        """Report the facts about the operators of a batch that is committed."""
+        _report_operators(self._delivery, self._report, result)
 
     def rehearse(self, rows: DataFrame) -> None:
         table = collected(rows)
@@ -169,13 +209,25 @@ class ExternalSink:
             writer.close()
 
 
-def _report_operators(query: Query, spool: Spool, report: ReportFacts, run: str, batch: int) -> list[Facts]:
-    """Report and return the facts of a query's operators for a batch that is committed, and remove their files."""
-    facts = spool.facts(run, batch)
-    if facts:
-        report(query.name, {"run": run, "batchId": batch, "operators": summarize_operators(facts)})
-    spool.clear(run, through=batch)
-    return facts
+def _spooled(
+    rows: pa.Table, run: str, batch: int, spool: Spool, offsets: Mapping[str, Mapping[str, int]]
+) -> BatchResult:
+    """Return the result of a batch with what its operators have written to the spool."""
+    return BatchResult(
+        rows=rows,
+        run=run,
+        batch=batch,
+        offsets=offsets,
+        late_rows=spool.late(run, batch),
+        facts=spool.facts(run, batch),
+    )
+
+
+def _report_operators(query: Query, report: ReportFacts, result: BatchResult) -> None:
+    """Report the facts of a query's operators for a batch that is committed."""
+    if result.facts:
+        operators = summarize_operators(result.facts)
+        report(query.name, {"run": result.run, "batchId": result.batch, "operators": operators})
 
 
 def _collect_wake_ups(wake_ups: WakeUps | None, facts: Sequence[Facts], batch: int) -> None:

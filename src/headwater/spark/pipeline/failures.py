@@ -6,9 +6,11 @@ unavailable.
 """
 
 import re
+import traceback
 from dataclasses import dataclass
 from itertools import pairwise
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from headwater import errors
@@ -96,6 +98,17 @@ def read_failure(text: str) -> Failure:
     kind, _, reason = raised[-1].partition(": ")
     ours = getattr(errors, kind.rpartition(".")[2], None) if kind.startswith("headwater.") else None
     return Failure(raised[-1]) if ours is None else Failure(reason, ours)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the reason of an error that was raised in the driver, or by Spark."""
+    if isinstance(error, errors.HeadwaterError):
+        return Failure(str(error), type(error))
+    if isinstance(error, PySparkException | Py4JError):
+        return read_failure(str(error))
+    text = "".join(traceback.format_exception_only(error)).strip()
+    line = disk_full_line(text)
+    return Failure(text) if line is None else Failure(line, errors.UnavailableError)
 
 
 def first_line(error: PySparkException) -> str:

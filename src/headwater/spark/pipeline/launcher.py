@@ -6,8 +6,7 @@ Everything a query needs to continue after a crash is below the app's data direc
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,45 +19,39 @@ from pyspark.sql.types import StructField, StructType
 from headwater.app import App, Query, SinkQuery, Topic, View
 from headwater.change import CHANGE
 from headwater.clock import Clock
-from headwater.errors import ConflictError
-from headwater.sink import Stream
+from headwater.errors import ConflictError, InvalidError
+from headwater.record import EARLIEST, TopicPartition
+from headwater.sink import Guarantee, Stream
 from headwater.spark.definition.definition import keep_partitions, read_definition, write_definition
-from headwater.spark.definition.differences import Difference, check_definition
+from headwater.spark.definition.differences import Difference, check_definition, continue_hint
 from headwater.spark.kernels.spool import Spool
 from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
+from headwater.spark.lanes.batch_log import MARK as LANE_MARK
+from headwater.spark.lanes.batch_log import is_lane
+from headwater.spark.lanes.blueprint import NotDrawableError
+from headwater.spark.lanes.lanes import Lanes
+from headwater.spark.lanes.member import LaneQuery, Member, MemberPlan
 from headwater.spark.pipeline.batch_sinks import BatchSink, ExternalSink, ViewSink
-from headwater.spark.pipeline.checkpoint import has_begun, last_done, run_of
-from headwater.spark.pipeline.dead_letters import DEAD_LETTER_TRIGGER, dead_letter_sink
-from headwater.spark.pipeline.plan import APPEND, UPDATE, Plan, plan_query, read_stream
+from headwater.spark.pipeline.dead_letters import DEAD_LETTER_TRIGGER, DeadLetterSink
+from headwater.spark.pipeline.plan import APPEND, UPDATE, Plan, draw_query, plan_query
 from headwater.spark.pipeline.running_queries import Launch, RunningQueries
+from headwater.spark.pipeline.settings import PipelineSettings
+from headwater.spark.source.checkpoint import has_begun, last_done, run_of
 from headwater.spark.source.decoding import bad_records
 from headwater.spark.source.exclusions import Exclusions, exclusions_of
+from headwater.spark.source.offsets import Offsets, from_json
+from headwater.spark.source.topic_reads import read_stream
 from headwater.spark.source.wake_ups import FILE as WAKE_UPS_FILE
 from headwater.spark.source.wake_ups import WakeUps
 from headwater.store.pipelines.generations import Generation, Generations
 from headwater.store.shapes import CHANGES_KEPT, Access, ViewShape
 from headwater.store.values.column_types import Column
 from headwater.store.views import ViewStore
+from headwater.transmit.client.client import Client
 
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 VIEW_TRIGGER = "500 milliseconds"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineSettings:
-    """The log that a pipeline reads and its data directory; with `once` it stops at the end of the log."""
-
-    bootstrap_servers: str
-    data: Path
-    once: bool = False
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.data / "checkpoints"
-
-    def checkpoint(self, generation: str) -> Path:
-        return self.checkpoints / generation
 
 
 class QueryLauncher:
@@ -71,7 +64,9 @@ class QueryLauncher:
         store: ViewStore,
         queries: RunningQueries,
         settings: PipelineSettings,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._app = app
         self._spark = spark
         self._store = store
@@ -82,6 +77,14 @@ class QueryLauncher:
         self._external_sinks: dict[str, ExternalSink] = {}
         self.notes: list[str] = []
         """Changes with which queries continue, in words."""
+
+    @cached_property
+    def _lanes(self) -> Lanes | None:
+        """The lanes of the app; None on a cluster, where the driver must not process all rows."""
+        if not str(self._spark.sparkContext.master).startswith("local"):
+            return None
+        servers, once = self._settings.bootstrap_servers, self._settings.once
+        return Lanes(self._spark, self._store, servers, self._clock, once=once)
 
     def load_exclusions(self) -> None:
         """Read which records each query leaves out; needed before anything is planned."""
@@ -97,14 +100,29 @@ class QueryLauncher:
     def plan(self, query: Query, generation: Generation | None = None) -> Plan:
         """Plan a query with its current generation, or with the given one."""
         generation = generation or self._generations.current(query.name)
-        read = partial(
-            read_stream,
-            self._spark,
-            servers=self._settings.bootstrap_servers,
-            starting=generation.starting,
-            exclusions=self._exclusions[generation.query],
-        )
-        return plan_query(query, read, self._spool(query), self._wake_up_file(generation))
+        folder = self._settings.checkpoint(generation.name)
+        reason = "it runs apart from the other queries"
+        if self._lanes is not None and query.pipeline is None and is_lane(folder):
+            try:
+                return draw_query(query, self._lanes.drawings, self._spool(query))
+            except (InvalidError, NotDrawableError) as error:
+                reason = str(error)  # A mistake of the user's is raised again below.
+        exclusions = self._exclusions[generation.query]
+
+        def read(topic: Topic, *, every_partition: bool = False, wake_ups: Path | None = None) -> DataFrame:
+            return read_stream(
+                self._spark,
+                topic,
+                self._settings.bootstrap_servers,
+                every_partition=every_partition,
+                wake_ups=wake_ups,
+                starting=generation.starting,
+                left_out=exclusions.options(topic.name),
+            )
+
+        plan = plan_query(query, read, self._spool(query), self._wake_up_file(generation))
+        _check_left(query, folder, reason)
+        return plan
 
     def check_definition(self, plan: Plan, generation: Generation) -> list[Difference]:
         """Return how a query differs from its checkpoint; ConflictError if it cannot continue from there.
@@ -171,6 +189,9 @@ class QueryLauncher:
         """Start a query from the checkpoint of a generation."""
         name = plan.query.name
         launch = Launch(plan.query, generation, sink, self._exclusions[generation.query])
+        if plan.blueprint is not None:
+            self._queries.launch(name, partial(self._join_lane, plan, sink, generation), launch)
+            return
         writer = self._writer(name, generation.name, plan.rows, plan.mode, VIEW_TRIGGER)
         # Our operators need no batches without data for the watermark, which moves in the batch that brings it. In
         # a run that is to end, Spark must not run them: those for the processing time never end.
@@ -185,23 +206,66 @@ class QueryLauncher:
         self.save_definition(plan, generation, differences)
         self.start(plan, sink, generation)
 
-    def read_unmatched(self, topic: Topic) -> DataFrame:
-        """Return the stream of a topic's records that do not match its schema."""
-        return bad_records(read_stream(self._spark, topic, self._settings.bootstrap_servers), topic)
+    def release(self) -> None:
+        """Let the queries in lanes begin, when all that are to begin together were started."""
+        if self._lanes is not None:
+            self._lanes.release()
 
-    def start_dead_letters(self, topic: Topic, unmatched: DataFrame, clock: Clock) -> None:
+    def start_dead_letters(self, topic: Topic) -> None:
         """Start the query that writes a topic's unmatched records to its dead-letter topic."""
-        name = topic.dead_letters
-        sink = dead_letter_sink(self._store, topic, self._settings.bootstrap_servers, clock)
+        name, servers = topic.dead_letters, self._settings.bootstrap_servers
+        sink = DeadLetterSink(self._store, topic, servers, self._clock)
+        if self._lanes is not None and is_lane(self._settings.checkpoint(name)):
+            self._queries.launch(name, partial(self._join_dead_letters, topic, sink))
+            return
+        unmatched = bad_records(read_stream(self._spark, topic, servers), topic)
         writer = self._writer(name, name, unmatched, UPDATE, DEAD_LETTER_TRIGGER)
         self._queries.launch(name, partial(self._begin, writer.foreachBatch(sink), True))
+
+    def _join_lane(self, plan: Plan, sink: BatchSink, generation: Generation) -> LaneQuery:
+        """Start a query from its checkpoint in a lane."""
+        assert self._lanes is not None
+        query, exclusions = plan.query, self._exclusions[generation.query]
+        work = MemberPlan(
+            name=query.name,
+            topics=query.topics,
+            blueprint=plan.blueprint,
+            left_out={topic.name: exclusions.left_out(topic.name) for topic in query.topics},
+            # Requests to servers of others, which may take long.
+            is_slow=isinstance(query, SinkQuery) and query.to.guarantee is Guarantee.AT_LEAST_ONCE,
+        )
+        folder = self._settings.checkpoint(generation.name)
+        return self._lanes.start(Member(work, folder, sink, self._starting(query.topics, generation)))
+
+    def _join_dead_letters(self, topic: Topic, sink: DeadLetterSink) -> LaneQuery:
+        assert self._lanes is not None
+        name = topic.dead_letters
+        starting = self._starting([topic], Generation(query=name))
+        work = MemberPlan(name=name, topics=(topic,))
+        return self._lanes.start(Member(work, self._settings.checkpoint(name), sink, starting))
+
+    def _starting(self, topics: Sequence[Topic], generation: Generation) -> Offsets:
+        """Return where a query begins: at its first records, or at the offsets of its generation."""
+        with Client(self._settings.bootstrap_servers, read_committed=True) as client:
+            found = client.topics([topic.name for topic in topics])
+            partitions = [TopicPartition(name, n) for name, info in found.items() for n in info.leaders]
+            earliest = client.offsets(partitions, EARLIEST)
+        given = from_json(generation.starting or {})
+        # Who continues with empty state does so after records that were deleted meanwhile.
+        return {tp: max(first, given.get(tp, first)) for tp, first in earliest.items()}
 
     def relaunch(self, launch: Launch) -> None:
         """Launch a query again, without the records that it leaves out by now."""
         self.start(self.plan(launch.query, launch.generation), launch.sink, launch.generation)
 
+    def stop_lanes(self) -> None:
+        """Stop the queries in lanes, those of a lane after the same batch."""
+        if "_lanes" in self.__dict__ and self._lanes is not None:
+            self._lanes.close()
+
     def close(self) -> None:
-        """Close the external sinks."""
+        """Stop the lanes and close the external sinks."""
+        self.stop_lanes()
         for sink in self._external_sinks.values():
             sink.close()
 
@@ -234,6 +298,16 @@ class QueryLauncher:
             return writer.start()  # It copies the session's settings as they are now.
         finally:
             self._spark.conf.set(_EMPTY_BATCHES, before or "true")
+
+
+def _check_left(query: Query, folder: Path, reason: str) -> None:
+    """Raise ConflictError if a query that Spark is to run has a checkpoint of a lane."""
+    if has_begun(folder) and (folder / LANE_MARK).exists():
+        raise ConflictError(
+            f"cannot continue {query.kind} {query.name!r}: {reason} now, so Spark has to run it as a query of its "
+            "own, and that cannot continue from its checkpoint",
+            hint=continue_hint(query, is_view=isinstance(query, View)),
+        )
 
 
 def _shape(view: View, rows: DataFrame) -> ViewShape:

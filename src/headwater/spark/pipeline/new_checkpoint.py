@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from headwater.errors import ConflictError
-from headwater.spark.pipeline.checkpoint import begun_batch, end_offsets, last_done, run_of
+from headwater.spark.source.checkpoint import begun_batch, end_offsets, last_done, run_of
 from headwater.spark.source.offsets import to_json
 from headwater.store.pipelines.generations import Generations
 from headwater.store.views import ViewStore

@@ -7,21 +7,22 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from headwater.app import App
+from headwater.app import App, Query
 from headwater.clock import Clock
 from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
 from headwater.spark.definition.differences import Difference
-from headwater.spark.pipeline.checkpoint import check_checkpoint
 from headwater.spark.pipeline.failures import Failure
-from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
+from headwater.spark.pipeline.launcher import QueryLauncher
 from headwater.spark.pipeline.new_checkpoint import restart_from_start
 from headwater.spark.pipeline.plan import Plan
 from headwater.spark.pipeline.poison import Isolation
 from headwater.spark.pipeline.poison_search import IsolationContext, nowhere
 from headwater.spark.pipeline.rebuilds import Rebuilds
 from headwater.spark.pipeline.running_queries import Launch, RunningQueries
+from headwater.spark.pipeline.settings import PipelineSettings
 from headwater.spark.pipeline.watch import Announce, Decision, Isolate, Relaunch, Suspend, Watch
 from headwater.spark.session.jvm import SparkDiedError, died, java_exit, while_java_lives
+from headwater.spark.source.checkpoint import check_checkpoint
 from headwater.spark.source.offsets import Offsets
 from headwater.store.pipelines.controls import Action, Controls, Request
 from headwater.store.pipelines.facts import FactStore
@@ -65,7 +66,7 @@ class Pipeline:
         self._not_started: dict[str, HeadwaterError] = {}
         """The reasons why queries could not be started again at a user's request."""
         self._queries = RunningQueries(facts, clock)
-        self._launcher = QueryLauncher(app, spark, store, self._queries, settings)
+        self._launcher = QueryLauncher(app, spark, store, self._queries, settings, clock)
         self._watch = Watch(self._queries, settings.bootstrap_servers, clock, announce, self._count_dropped)
         self._rebuilds = Rebuilds(self._queries, self._launcher, app, self._generations, settings)
 
@@ -81,20 +82,19 @@ class Pipeline:
             check_checkpoint(self._settings.checkpoint(topic.dead_letters), topic.dead_letters)
         self._launcher.load_exclusions()
         paused = self._controls.paused()
-        plans = [self._launcher.plan(query) for query in self._app.queries if query.name not in paused]
-        unmatched = [
-            (topic, self._launcher.read_unmatched(topic))
-            for topic in with_schema
-            if topic.dead_letters not in paused
-        ]
+        planned = [self._planned(query) for query in self._app.queries if query.name not in paused]
+        plans = [plan for plan in planned if plan is not None]
         continuing = [found for plan in plans if (found := self._continuation(plan)) is not None]
         sinks = [self._launcher.make_sink(plan, generation) for plan, generation, _ in continuing]
         for plan, generation, differences in continuing:
             self._launcher.save_definition(plan, generation, differences)
         for (plan, generation, _), sink in zip(continuing, sinks, strict=True):
             self._launcher.start(plan, sink, generation)
-        for topic, records in unmatched:
-            self._launcher.start_dead_letters(topic, records, self._clock)
+        for topic in with_schema:
+            if topic.dead_letters not in paused:
+                self._launcher.start_dead_letters(topic)
+        self._launcher.release()
+        self._queries.report_removed(self._names)
         for name in self._names & paused:
             self._queries.report(name, {"state": "paused", "error": None})
             self._announce(f"query {name} is paused; `headwater pipeline resume {name}` continues it")
@@ -153,7 +153,7 @@ class Pipeline:
 
     def stop(self) -> None:
         """Stop the queries between batches, as far as Spark can."""
-        self._queries.stop()
+        self._queries.stop(self._launcher.stop_lanes)
         self._launcher.close()
 
     @property
@@ -173,13 +173,25 @@ class Pipeline:
         """Return how many records each query leaves out because its function fails on them."""
         return self._launcher.left_out()
 
+    def _planned(self, query: Query) -> Plan | None:
+        """Plan a query; None if it cannot continue from its checkpoint, but is being rebuilt."""
+        try:
+            return self._launcher.plan(query)
+        except ConflictError:
+            if self._is_being_rebuilt(query.name):
+                return None
+            raise
+
+    def _is_being_rebuilt(self, name: str) -> bool:
+        return name in {rebuild.query for rebuild in self._generations.rebuilds()}
+
     def _continuation(self, plan: Plan) -> tuple[Plan, Generation, list[Difference]] | None:
         """Return how a query continues from its checkpoint; None if it cannot, but is being rebuilt."""
         generation = self._generations.current(plan.query.name)
         try:
             return plan, generation, self._launcher.check_definition(plan, generation)
         except ConflictError:
-            if plan.query.name in {rebuild.query for rebuild in self._generations.rebuilds()}:
+            if self._is_being_rebuilt(plan.query.name):
                 return None
             raise
 
@@ -260,7 +272,7 @@ class Pipeline:
         """Start a query that was paused, suspended or reset, from its checkpoint."""
         for topic in self._app.topics:
             if topic.dead_letters == name:
-                self._launcher.start_dead_letters(topic, self._launcher.read_unmatched(topic), self._clock)
+                self._launcher.start_dead_letters(topic)
                 return
         query = next(query for query in self._app.queries if query.name == name)
         try:

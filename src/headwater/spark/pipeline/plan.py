@@ -3,35 +3,26 @@
 The same function returns a stream or, for a computation over all records in the log, a bounded DataFrame.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from headwater.app import Query, Topic
+from headwater.app import Query, Topic, View
+from headwater.change import CHANGE
 from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.definition.definition import Definition, define
 from headwater.spark.kernels.change_lineage import changes_of, check_change_type
 from headwater.spark.kernels.query_context import query_context
 from headwater.spark.kernels.spool import Spool
+from headwater.spark.lanes.blueprint import Blueprint, Drafting, Drawings
+from headwater.spark.operators.tables import table
 from headwater.spark.pipeline.failures import first_line
 from headwater.spark.source.decoding import good_rows
-from headwater.spark.source.exclusions import Exclusions
-from headwater.spark.source.offsets import BOOTSTRAP, ISOLATION, READ_COMMITTED, Range, read_options, to_json
-from headwater.spark.source.source import COLUMNS, HeadwaterSource, read_range
-from headwater.store.pipelines.generations import Starting
-from headwater.transmit.records.to_arrow import SCHEMA
-
-OFFSETS_PER_TRIGGER_MAX = 500_000
-"""Limits the memory of a batch; large enough to process a backlog at full speed."""
-
-LOCAL_RECORDS_MAX = 20_000
 
 _TIMED_BY_SPARK = ("EventTimeWatermark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState")
 """Nodes of a plan that need Spark's batches without data."""
@@ -53,6 +44,8 @@ class Plan:
     mode: str
     definition: Definition
     wakes_itself: bool = False
+    blueprint: Blueprint | None = None
+    """The operators and steps of the query, if it runs in a lane."""
 
 
 class ReadTopic(Protocol):
@@ -63,23 +56,33 @@ class ReadTopic(Protocol):
     ) -> DataFrame: ...
 
 
+def draw_query(query: Query, drawings: Drawings, spool: Spool) -> Plan:
+    """Draw a query, to run it in a lane; raise NotDrawableError if only a query of Spark's own can run it."""
+    drafting = Drafting(drawings)
+    with query_context(spool, runs_kernels=True, drafts=drafting) as context:
+        rows = call_function(query, drafting.topic)
+    blueprint = drafting.finish(query, rows)
+    definition = define(query, rows, context.descriptions)
+    return Plan(query=query, rows=rows, mode=APPEND, definition=definition, blueprint=blueprint)
+
+
 def plan_query(query: Query, read: ReadTopic, spool: Spool, wake_ups: Path) -> Plan:
     """Call the query's function on streams; raise InvalidError for a mistake in it.
 
     `wake_ups` is the file in which its sources find the next wake-up, if it needs any.
     """
     with query_context(spool) as context:
-        rows, mode = call_function(query, read), UPDATE
+        rows, mode = call_function(query, good(read)), UPDATE
     wakes_itself = False
     if context.operators:
         # Only now it is known that operators run kernels, which need every partition for their watermark. Spark
         # cannot pass rows of its own aggregates to them, so `windowed` runs kernels throughout.
         again = partial(read, every_partition=True)
         with query_context(spool, runs_kernels=True) as context:
-            rows, mode = call_function(query, again), APPEND
+            rows, mode = call_function(query, good(again)), APPEND
         if wakes_itself := _wakes_itself(rows, context.clocks):
             with query_context(spool, runs_kernels=True) as context:
-                rows = call_function(query, partial(again, wake_ups=wake_ups))
+                rows = call_function(query, good(partial(again, wake_ups=wake_ups)))
         _refuse_spark_aggregates(query, rows)
     if not rows.isStreaming:
         raise InvalidError(
@@ -125,85 +128,28 @@ def _nodes(plan: Any) -> Iterator[Any]:
         yield from _nodes(children.apply(number))
 
 
-def read_stream(
-    spark: SparkSession,
-    topic: Topic,
-    servers: str,
-    *,
-    every_partition: bool = False,
-    wake_ups: Path | None = None,
-    starting: Starting | None = None,
-    exclusions: Exclusions | None = None,
-) -> DataFrame:
-    """Read the records of a topic as a stream, from the first or from the offsets in `starting`."""
-    offsets = (starting or {}).get(topic.name)
-    _register_source(spark)
-    return (
-        spark.readStream.format("headwater")
-        .options(**_selection(topic, servers))
-        .option("startingOffsets", "earliest" if offsets is None else json.dumps({topic.name: offsets}))
-        .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER_MAX))
-        .option("everyPartition", str(every_partition).lower())
-        .options(**({} if wake_ups is None else {"wakeUps": str(wake_ups)}))
-        .options(**_exclusion_options(exclusions, topic))
-        .load()
-    )
+def good(read: Callable[[Topic], DataFrame]) -> Callable[[Topic], DataFrame]:
+    """Return a function that reads a topic and returns the rows of the records that match its schema."""
+    return lambda topic: good_rows(read(topic), topic)
 
 
-def read_all(
-    spark: SparkSession, topic: Topic, servers: str, *, exclusions: Exclusions | None = None
-) -> DataFrame:
-    """Read the records that a topic has now."""
-    _register_source(spark)
-    options = {**_selection(topic, servers), **_exclusion_options(exclusions, topic)}
-    return spark.read.format("headwater").options(**options).load()
-
-
-def read_part(
-    spark: SparkSession, topic: Topic, servers: str, ranges: Sequence[Range], exclusions: Mapping[str, str]
-) -> DataFrame:
-    """Read the records of a topic in these ranges, at most one for each partition, without the excluded ones."""
-    options = {**_selection(topic, servers), **exclusions}
-    if sum(r.end - r.start for r in ranges) <= LOCAL_RECORDS_MAX:
-        # Few records are read here: planning a read by workers takes longer than reading them.
-        read = read_options(options, streaming=False)
-        batches = [batch for r in ranges for batch in read_range(read, r)]
-        # In one partition, as in a task: the function may process rows together.
-        return spark.createDataFrame(pa.Table.from_batches(batches, SCHEMA), COLUMNS).coalesce(1)
-    _register_source(spark)
-    del options["subscribe"]
-    options["assign"] = json.dumps({topic.name: [r.partition.partition for r in ranges]})
-    options["startingOffsets"] = json.dumps(to_json({r.partition: r.start for r in ranges}))
-    options["endingOffsets"] = json.dumps(to_json({r.partition: r.end for r in ranges}))
-    return spark.read.format("headwater").options(**options).load()
-
-
-def _selection(topic: Topic, servers: str) -> dict[str, str]:
-    # Records of aborted transactions are not read.
-    return {BOOTSTRAP: servers, "subscribe": topic.name, ISOLATION: READ_COMMITTED}
-
-
-def _exclusion_options(exclusions: Exclusions | None, topic: Topic) -> dict[str, str]:
-    return {} if exclusions is None else exclusions.options(topic.name)
-
-
-def _register_source(spark: SparkSession) -> None:
-    # Registered for each load: a source that Spark finds itself shares one map of environment variables between
-    # all queries, and a starting query adds to it while another one serializes it ("Task not serializable").
-    spark.dataSource.register(HeadwaterSource)
-
-
-def call_function(query: Query, read: Callable[[Topic], DataFrame]) -> DataFrame:
+def call_function(query: Query, rows_of: Callable[[Topic], DataFrame]) -> DataFrame:
     """Call the query's function; raise InvalidError with the query's name for a mistake in it."""
     attempt = f"cannot build {query.kind} {query.name!r}"
     try:
-        rows = query.function(*(good_rows(read(topic), topic) for topic in query.topics))
+        rows = query.function(*(_input(each, rows_of) for each in query.inputs or query.topics))
     except HeadwaterError as error:
         raise InvalidError(f"{attempt}: {error}", hint=error.hint) from error
     except PySparkException as error:
         raise InvalidError(f"{attempt}: {first_line(error)}") from error
     except Exception as error:
         raise InvalidError(f"{attempt}: {type(error).__name__}: {error} ({_line_of(query, error)})") from error
+    if isinstance(rows, Mapping):
+        rows = _result(query, rows, attempt)
+    elif query.result is not None:
+        raise InvalidError(
+            f"{attempt}: its function must return a dict of DataFrames, because it has result={query.result!r}"
+        )
     if not isinstance(rows, DataFrame):
         raise InvalidError(f"{attempt}: its function must return a streaming DataFrame")
     missing = [name for name in query.key if name not in rows.columns]
@@ -218,6 +164,31 @@ def call_function(query: Query, read: Callable[[Topic], DataFrame]) -> DataFrame
     except InvalidError as error:
         raise InvalidError(f"{attempt}: {error}") from error
     return rows
+
+
+def _result(query: Query, results: Mapping[Any, Any], attempt: str) -> Any:
+    """Return the rows of a query whose function returns several DataFrames."""
+    names = ", ".join(map(repr, results)) or "none"
+    if query.result is None:
+        raise InvalidError(
+            f"{attempt}: its function returns several results; name one of them: result=... ({names})"
+        )
+    if query.result not in results:
+        raise InvalidError(f"{attempt}: its function returns no result {query.result!r}; it returns: {names}")
+    return results[query.result]
+
+
+def _input(given: Topic | View, rows_of: Callable[[Topic], DataFrame]) -> DataFrame:
+    """Return the rows of a topic, or the changes of a view.
+
+    A view whose function retracts the rows that it replaces is read as it is. In any other, a row replaces the one
+    with its key, which a table makes a change.
+    """
+    if isinstance(given, Topic):
+        return rows_of(given)
+    rows = call_function(given, rows_of)
+    changes = changes_of(rows)
+    return rows if changes is not None and changes.retracts else table(rows.drop(CHANGE), key=given.key)
 
 
 def _line_of(query: Query, error: BaseException) -> str:

@@ -23,17 +23,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater.app import Query, Topic
 from headwater.errors import HeadwaterError, RefusedError, UnavailableError
-from headwater.record import TopicPartition
+from headwater.record import EARLIEST, TopicPartition
 from headwater.sink import REFUSALS_MAX
 from headwater.spark.pipeline.bisection import NoneFailsAloneError, TooManyFailError, find_failing
-from headwater.spark.pipeline.checkpoint import BegunBatch, begun_batch
 from headwater.spark.pipeline.failures import Failure, read_failure
-from headwater.spark.pipeline.plan import call_function, read_part
+from headwater.spark.pipeline.plan import call_function, good
+from headwater.spark.source.checkpoint import BegunBatch, begun_batch
 from headwater.spark.source.decoding import matching_records
 from headwater.spark.source.exclusions import Exclusions
 from headwater.spark.source.offsets import Range, from_json
+from headwater.spark.source.topic_reads import read_part
 from headwater.store.pipelines.generations import Starting
-from headwater.transmit.client.client import EARLIEST, Client
+from headwater.transmit.client.client import Client
 
 PROBES = 10
 """Records of a batch, spread over it, that are tried alone first."""
@@ -227,12 +228,12 @@ class PoisonSearch:
         self._on_try(_count(parts), len(self._found))
         context = self._context
         try:
-            rows = call_function(
-                self._query,
+            read = good(
                 lambda topic: read_part(
                     context.spark, topic, context.servers, parts.get(topic.name, ()), self._options(topic)
-                ),
+                )
             )
+            rows = call_function(self._query, read)
             context.take(rows)
         except RefusedError as error:
             self._last = Failure(str(error), RefusedError)

@@ -11,9 +11,9 @@ A crash at any point leaves the request in the store, and the next run continues
 import shutil
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from headwater.app import App, View
+from headwater.app import App, Query, View
 from headwater.errors import ConflictError
 from headwater.spark.pipeline.running_queries import (
     RunningQueries,
@@ -22,14 +22,18 @@ from headwater.spark.pipeline.running_queries import (
     offsets_read,
     records_behind,
 )
+from headwater.spark.pipeline.settings import PipelineSettings
 from headwater.spark.source.offsets import Offsets
 from headwater.store.pipelines.generations import Generation, Generations
 
-if TYPE_CHECKING:
-    from headwater.spark.pipeline.launcher import PipelineSettings, QueryLauncher
-
 NEAR_RECORDS = 1000
 """A rebuild this close to the end of the log catches up while the view's query is stopped."""
+
+
+class StartsQueries(Protocol):
+    """Starts a query from the checkpoint of a generation, into the rows of the query's name."""
+
+    def start_query(self, query: Query, generation: Generation) -> None: ...
 
 
 class Rebuilds:
@@ -38,10 +42,10 @@ class Rebuilds:
     def __init__(
         self,
         queries: RunningQueries,
-        launcher: "QueryLauncher",
+        launcher: StartsQueries,
         app: App,
         generations: Generations,
-        settings: "PipelineSettings",
+        settings: PipelineSettings,
     ) -> None:
         self._queries = queries
         self._launcher = launcher

@@ -6,18 +6,18 @@ The streaming query has discarded these windows, so it does not write them at th
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from headwater.app import View
+from headwater.app import Topic, View
 from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.operators.windowed import WINDOW
 from headwater.spark.pipeline.batch_sinks import collected, signs_of
 from headwater.spark.pipeline.failures import read_failure
-from headwater.spark.pipeline.plan import call_function, read_all
+from headwater.spark.pipeline.plan import call_function, good
 from headwater.spark.source.exclusions import Exclusions
+from headwater.spark.source.topic_reads import read_all
 from headwater.store.late import LateRow
 from headwater.store.values.columns import instant_text
 from headwater.store.views import ViewStore
@@ -33,7 +33,12 @@ def reprocess_late(
     waiting = [row for row in late if not row.reprocessed and row.window_start is not None]
     if not waiting:
         return 0
-    rows = call_function(view, partial(read_all, spark, servers=servers, exclusions=exclusions))
+
+    def read(topic: Topic) -> DataFrame:
+        left_out = {} if exclusions is None else exclusions.options(topic.name)
+        return read_all(spark, topic, servers, left_out=left_out)
+
+    rows = call_function(view, good(read))
     if WINDOW not in rows.columns:
         raise InvalidError(
             f"cannot reprocess late rows of view {view.name!r}: its rows have no column {WINDOW!r}",

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,18 +14,20 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headwater.app import Query
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, InvalidError, UnavailableError
+from headwater.record import LATEST
+from headwater.spark.lanes.member import LaneQuery
 from headwater.spark.pipeline.failures import Failure, first_line
 from headwater.spark.session.jvm import died, java_exit
 from headwater.spark.source.offsets import WOKEN, Offsets, from_json
 from headwater.store.pipelines.facts import FactKind, FactStore
 from headwater.store.pipelines.generations import MARK, Generation
-from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.client import Client
 
 if TYPE_CHECKING:
     from headwater.spark.pipeline.batch_sinks import BatchSink
     from headwater.spark.source.exclusions import Exclusions
 
-StartQuery = Callable[[], StreamingQuery]
+StartQuery = Callable[[], StreamingQuery | LaneQuery]
 
 
 class RunningIsolation(Protocol):
@@ -56,7 +58,7 @@ class RunningQuery:
     """A query across its restarts, running or not. A dead-letter query has no `launch`."""
 
     start: StartQuery
-    streaming: StreamingQuery
+    streaming: StreamingQuery | LaneQuery
     launch: Launch | None = None
     restart_at: float | None = None
     """Monotonic time of the next attempt, after a failure."""
@@ -65,6 +67,8 @@ class RunningQuery:
     suspended: HeadwaterError | None = None
     """The reason why it is not tried again, after repeated failures."""
     reported_progress: str | None = None
+    looked_at: float = 0.0
+    """Monotonic time of the last look at how far it is behind, while a batch takes long."""
     rows_read: int = 0
     """Rows that it has read, across its restarts, up to the last call of `count_rows`."""
     counted_until: str = ""
@@ -148,23 +152,32 @@ class RunningQueries:
         if MARK in name:
             self._facts.forget(name)
 
-    def stop(self) -> None:
-        """Stop all queries, between batches as far as Spark can."""
+    def stop(self, stop_lanes: Callable[[], None] = lambda: None) -> None:
+        """Stop all queries, between batches as far as Spark can; `stop_lanes` stops those of lanes together."""
         code = java_exit()
+        active = {name for name, running in self if code is None and running.streaming.isActive}
+        if code is None:
+            stop_lanes()
         for name, running in self._running.items():
             if running.isolation is not None:
                 running.isolation.stop()
             if code is not None:
                 self.report(name, {"state": "waiting", "error": str(died(code))})
                 continue
-            was_active = running.streaming.isActive
             running.streaming.stop()
-            if was_active:
+            if name in active:
                 self.report(name, {"state": "stopped"})
 
     def report(self, query: str, body: dict[str, Any]) -> None:
         """Record a fact about a query."""
         self._facts.add(query, body, at_ms=self._clock.now_ms())
+
+    def report_removed(self, names: Collection[str]) -> None:
+        """Report the queries of earlier starts that are not among these: the app no longer has them."""
+        for query in self._facts.queries():
+            last = self._facts.latest(query)
+            if query not in names and MARK not in query and last and last[0].body["state"] != "removed":
+                self.report(query, {"state": "removed", "error": None})
 
     def report_operators(self, query: str, body: dict[str, Any]) -> None:
         """Record a fact about the stateful operators of a query, with the number of rows they ignored so far."""

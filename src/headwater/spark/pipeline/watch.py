@@ -12,7 +12,8 @@ from pyspark.errors import PySparkException
 
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, UnavailableError
-from headwater.spark.pipeline.failures import PAUSE_MAX_S, Failure, Retries, first_line, read_failure
+from headwater.spark.lanes.member import LaneQuery
+from headwater.spark.pipeline.failures import PAUSE_MAX_S, Failure, Retries, failure_of, first_line
 from headwater.spark.pipeline.poison_search import EveryRecordFailsError
 from headwater.spark.pipeline.running_queries import (
     RunningIsolation,
@@ -22,6 +23,9 @@ from headwater.spark.pipeline.running_queries import (
     parse_offsets,
     records_behind,
 )
+
+LONG_BATCH_S = 5.0
+"""Time of a batch after which the lag is reported again and again until it ends."""
 
 FIX = "fix the cause and start the app again: the query continues from its checkpoint"
 
@@ -80,11 +84,15 @@ class Watch:
     def report_progress(self) -> None:
         """Report the last batch of each query that has finished one since the last call."""
         for name, running in self._queries:
+            while isinstance(running.streaming, LaneQuery) and running.streaming.news:
+                self._announce(f"query {name} {running.streaming.news.popleft()}")
             running.count_rows()
             progress = running.streaming.lastProgress
             if progress is not None and progress.json != running.reported_progress:
                 running.reported_progress = progress.json
                 self._queries.report(name, {**self._progress_fact(running, progress), **self._count_dropped(name)})
+            elif isinstance(running.streaming, LaneQuery) and progress is not None:
+                self._report_lag(name, running, running.streaming, progress)
 
     def check_failures(self) -> list[Decision]:
         """Restart the failed queries whose pause is over; return what else has to be done about failed ones."""
@@ -98,7 +106,7 @@ class Watch:
                 if self._clock.monotonic() >= running.restart_at:
                     decisions.append(self._restart(name))
             elif (error := running.streaming.exception()) is not None:
-                decisions.append(self._check_failure(name, running, read_failure(str(error))))
+                decisions.append(self._check_failure(name, running, failure_of(error)))
         return [decision for decision in decisions if decision is not None]
 
     def forgive(self, name: str) -> None:
@@ -114,10 +122,15 @@ class Watch:
             self._queries.restart(name)
         except PySparkException as error:
             return self._suspend(name, first_line(error))
+        except (HeadwaterError, OSError) as error:
+            failure = failure_of(error)
+            if not failure.transient:
+                return self._suspend(name, failure.reason, getattr(error, "hint", None))
+            self._queries[name].restart_at = self._clock.monotonic() + PAUSE_MAX_S
         return None
 
     def _check_failure(self, name: str, running: RunningQuery, failure: Failure) -> Decision | None:
-        pause = self._retries.pause(name, failure, progressed=running.streaming.lastProgress is not None)
+        pause = self._retries.pause(name, failure, progressed=bool(running.streaming.recentProgress))
         if pause is not None:
             self._queries.report(name, {"state": "waiting", "error": failure.reason})
             running.restart_at = self._clock.monotonic() + pause
@@ -159,6 +172,15 @@ class Watch:
             f"`headwater pipeline resume {name}`"
         )
         return Suspend(name, reason, hint or FIX)
+
+    def _report_lag(self, name: str, running: RunningQuery, streaming: LaneQuery, progress: Any) -> None:
+        """Report how far a query is behind while a batch takes long; its last report is of the batch before."""
+        now, since = self._clock.monotonic(), streaming.busy_since
+        if since is None or now < max(since, running.looked_at) + LONG_BATCH_S:
+            return
+        running.looked_at = now
+        behind = records_behind(self._servers, offsets_read(progress))
+        self._queries.report(name, {"state": "running", "behindRecords": behind})
 
     def _progress_fact(self, running: RunningQuery, progress: Any) -> dict[str, Any]:
         return {

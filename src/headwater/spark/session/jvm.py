@@ -30,10 +30,15 @@ def while_java_lives() -> Iterator[None]:
     except SparkDiedError:
         raise
     except Exception as error:
-        # Spark's and Headwater's own errors were most likely raised while Java was alive.
-        code = java_exit() if isinstance(error, HeadwaterError | PySparkException) else _java_exit_soon()
-        if code is None:
-            raise
+        check_java(error)
+        raise
+
+
+def check_java(error: BaseException) -> None:
+    """Raise SparkDiedError if an error has occurred because Java has died."""
+    # Spark's and Headwater's own errors were most likely raised while Java was alive.
+    code = java_exit() if isinstance(error, HeadwaterError | PySparkException) else _java_exit_soon()
+    if code is not None:
         raise died(code) from error
 
 
@@ -82,6 +87,20 @@ def stop_session(session: SparkSession) -> None:
     for _ in range(2):  # The first call fails where it needs Java, the second continues after that.
         with suppress(Exception):
             session.sparkContext.stop()
+    _forget_java()
+
+
+def check_java_at_start(error: Exception) -> None:
+    """Raise SparkDiedError if Spark could not be started because Java has died, and reset PySpark."""
+    try:
+        check_java(error)
+    except SparkDiedError:
+        _forget_java()
+        raise
+
+
+def _forget_java() -> None:
+    """Reset PySpark, so that it starts another Java."""
     SparkSession._instantiatedSession = None
     SparkContext._active_spark_context = None
     SparkContext._gateway = None

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from headwater.errors import ConflictError, HeadwaterError, InvalidError
 from headwater.spark.session.java import JavaChoice, find_java
-from headwater.spark.session.jvm import silence_pyspark_threads, stop_session
+from headwater.spark.session.jvm import check_java_at_start, silence_pyspark_threads, stop_session
 
 PREDECESSOR_S = 60.0
 """Seconds to wait until the processes of a killed run have ended."""
@@ -63,6 +63,7 @@ def spark_session(
     except HeadwaterError:
         raise
     except Exception as error:
+        check_java_at_start(error)
         raise InvalidError(
             f"cannot start Spark at {master!r} with {java.chosen.home}: {error}",
             hint=f"`headwater doctor` checks Java; Spark's log is {str(log_file)!r}",

@@ -29,6 +29,11 @@ from headwater.errors import InvalidError
 from headwater.process.durations import micros
 from headwater.process.watermarks import UserEstimate
 
+COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+)
+"""The columns of a record, those of Spark's Kafka source."""
+
 EVENT_TIME_KEY = "headwater.eventTime"
 BY_PARTITION_KEY = "headwater.byPartition"
 """Metadata of the event time's column: each task reads one partition, always the same; other sources do not."""
@@ -37,6 +42,7 @@ DELAY_KEY, IDLE_KEY = "headwater.delay", "headwater.idle"
 ESTIMATE_KEY = "headwater.watermark"
 """Metadata of the event time's column: a user's own estimate of the watermark, pickled, as Base64 text."""
 RECORD_TIME = "timestamp"
+IS_BAD = "_headwater_is_bad"
 _ROW, _MISFIT = "_headwater_row", "_headwater_misfit"
 
 
@@ -97,18 +103,54 @@ def parse_schema(topic: Topic) -> StructType:
 def good_rows(records: DataFrame, topic: Topic) -> DataFrame:
     """Return the rows of the records that match the schema, with the event time marked."""
     if topic.schema is None:
-        return _mark_event_time(records, RECORD_TIME, topic)
+        return mark_event_time(records, topic)
+    decoded = _decode(records, parse_schema(topic)).where(~_is_bad(topic))
+    return mark_event_time(decoded.select(*_row_columns(topic)), topic)
+
+
+def decoded_records(records: DataFrame, topic: Topic, *others: str) -> DataFrame:
+    """Return a row for each record: the columns of the topic's row, then `IS_BAD`, then the columns `others`.
+
+    The names of the row's columns are replaced by their numbers, because `others` may have the same names.
+    """
+    if topic.schema is None:
+        names = [name for name in records.columns if not name.startswith("_")]
+        columns = [F.col(name).alias(f"_{number}") for number, name in enumerate(names)]
+        return records.select(*columns, F.lit(False).alias(IS_BAD), *others)
+    columns = [column.alias(f"_{number}") for number, column in enumerate(_row_columns(topic))]
+    return _decode(records, parse_schema(topic)).select(*columns, _is_bad(topic).alias(IS_BAD), *others)
+
+
+def mark_event_time(rows: DataFrame, topic: Topic) -> DataFrame:
+    """Mark the column of a topic's rows that is their event time."""
+    return _mark_event_time(rows, topic.event_time or RECORD_TIME, topic)
+
+
+def _row_columns(topic: Topic) -> list[Column]:
+    """Return the columns of a decoded record that are the topic's row."""
     schema = parse_schema(topic)
-    decoded = _decode(records, schema).where(~_is_bad(topic))
     columns = [F.col(f"{_ROW}.`{name}`").alias(name) for name in schema.names]
     if topic.event_time is not None:
-        return _mark_event_time(decoded.select(*columns), topic.event_time, topic)
+        return columns
     if RECORD_TIME in schema.names:
         raise InvalidError(
             f"topic {topic.name!r} has a column 'timestamp' and no event time: pass event_time='timestamp', "
             "or rename the column so that the record's own timestamp can be the event time"
         )
-    return _mark_event_time(decoded.select(*columns, RECORD_TIME), RECORD_TIME, topic)
+    return [*columns, F.col(RECORD_TIME)]
+
+
+def record_schema() -> StructType:
+    """Return the schema of a topic's records."""
+    return cast(StructType, StructType.fromDDL(COLUMNS))
+
+
+def row_schema(topic: Topic, records: StructType) -> StructType:
+    """Return the schema of a topic's rows; `records` is that of its records."""
+    if topic.schema is None:
+        return records
+    schema = parse_schema(topic)
+    return schema if topic.event_time is not None else StructType([*schema.fields, records[RECORD_TIME]])
 
 
 def bad_records(records: DataFrame, topic: Topic) -> DataFrame:

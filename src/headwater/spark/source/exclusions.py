@@ -7,24 +7,17 @@ the list is derived from the log. A small file caches it, so that a start need n
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-import pyarrow as pa
-
 from headwater.app import Query, Topic
 from headwater.files import replacing, write_synced
-from headwater.record import TopicPartition
-from headwater.spark.source.offsets import Excluded
-from headwater.transmit.client.client import LATEST, Client
+from headwater.record import LATEST, TopicPartition
+from headwater.spark.source.left_out import LeftOut
+from headwater.transmit.client.client import Client
 from headwater.transmit.client.reading import read_records
-from headwater.transmit.records.attributes import Buffer
-from headwater.transmit.records.batch import decode_batch
-from headwater.transmit.records.batch_header import walk
-from headwater.transmit.records.dead_letters import ONLY_HEADER, read_dead_letter
-
-_ONLY = ONLY_HEADER.encode()
+from headwater.transmit.records.dead_letters import read_dead_letter
 
 
 class Exclusions:
@@ -60,6 +53,12 @@ class Exclusions:
             with suppress(OSError):  # The file is only a cache of the log.
                 self._save()
 
+    def left_out(self, topic: str) -> LeftOut:
+        """Return the records of a topic that the query leaves out."""
+        ours = {tp: offsets for tp, offsets in self._excluded.items() if tp.topic == topic}
+        places = frozenset((tp.partition, offset) for tp, offsets in ours.items() for offset in offsets)
+        return LeftOut(places, self.reader)
+
     def options(self, topic: str, *, also: Iterable[tuple[TopicPartition, int]] = ()) -> dict[str, str]:
         """Return the source's options for a topic that the query reads; `also` is excluded for this read only."""
         unwanted = {tp: set(offsets) for tp, offsets in self._excluded.items()}
@@ -94,32 +93,3 @@ def exclusions_of(data: Path, app: str, query: Query, servers: str) -> Exclusion
     with Client(servers) as client:
         exclusions.catch_up(client)
     return exclusions
-
-
-def leave_out(
-    rows: pa.RecordBatch, data: Buffer, partition: TopicPartition, excluded: Excluded, reader: str | None
-) -> pa.RecordBatch:
-    """Return the rows decoded from `data`, without those that are excluded or meant for another reader."""
-    unwanted = set(dict(excluded).get(partition, ()))
-    if reader is not None:
-        unwanted |= {offset for offset, name in _addressed(data).items() if name != reader.encode()}
-    if not unwanted:
-        return rows
-    offsets = rows.column("offset").to_numpy()
-    keep = [int(offset) not in unwanted for offset in offsets]
-    return rows if all(keep) else rows.filter(pa.array(keep))
-
-
-def _addressed(data: Buffer) -> Mapping[int, bytes | None]:
-    """Return the records for one reader only. Each was appended alone, so larger batches need not be decoded."""
-    found: dict[int, bytes | None] = {}
-    for at, header in walk(data):
-        if header.count != 1 or header.is_control:
-            continue
-        if not header.compression and _ONLY not in bytes(memoryview(data)[at : at + header.size]):
-            continue
-        (record,) = decode_batch(data, at)
-        for name, value in record.headers:
-            if name == ONLY_HEADER:
-                found[record.offset] = value
-    return found

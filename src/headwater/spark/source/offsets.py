@@ -13,8 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from headwater.errors import InvalidError
-from headwater.record import TopicPartition
-from headwater.transmit.client.client import EARLIEST, LATEST
+from headwater.record import EARLIEST, LATEST, TopicPartition
 
 Offsets = dict[TopicPartition, int]
 OffsetsJson = dict[str, dict[str, int]]
@@ -56,6 +55,8 @@ class SourceOptions:
     every_partition: bool = False
     """A stream has a task for each partition in every batch, even without new records."""
     include_headers: bool = False
+    include_reader: bool = False
+    """Rows have a column with the name of the only query that a record is meant for."""
     fail_on_data_loss: bool = True
     read_committed: bool = False
     excluded: Excluded = ()
@@ -97,6 +98,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         min_partitions=_positive(given, "minPartitions"),
         every_partition=_flag(given, "everyPartition", default=False),
         include_headers=_flag(given, "includeHeaders", default=False),
+        include_reader=_flag(given, "includeReader", default=False),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         read_committed=_isolation(given) == READ_COMMITTED,
         excluded=_excluded(given.get("excludedoffsets")),

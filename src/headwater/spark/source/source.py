@@ -30,9 +30,10 @@ from pyspark.sql.types import StructType
 
 from headwater.clock import SystemClock
 from headwater.errors import InvalidError, UnavailableError
-from headwater.record import TopicPartition
+from headwater.record import EARLIEST, LATEST, TopicPartition
 from headwater.spark.session.workers import freeze_imports
-from headwater.spark.source.exclusions import leave_out
+from headwater.spark.source.decoding import COLUMNS
+from headwater.spark.source.left_out import leave_out, with_readers
 from headwater.spark.source.offsets import (
     Bound,
     Offsets,
@@ -48,13 +49,11 @@ from headwater.spark.source.offsets import (
 )
 from headwater.spark.source.wake_ups import Alarm
 from headwater.spark.source.writer import ArrowProducer, producer_options
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.to_arrow import to_arrow
 
-COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
-)
 HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
+READER_COLUMN = "_headwater_reader"
 
 PATIENCE_S = 60.0
 """Seconds that a broker may be unavailable, during a restart for example, before the query fails."""
@@ -70,8 +69,10 @@ class HeadwaterSource(DataSource):
         return "headwater"
 
     def schema(self) -> str:
-        with_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
-        return COLUMNS + (HEADERS_COLUMN if with_headers else "")
+        options = {name.lower(): str(value).lower() for name, value in self.options.items()}
+        headers = HEADERS_COLUMN if options.get("includeheaders") == "true" else ""
+        reader = f", {READER_COLUMN} string" if options.get("includereader") == "true" else ""
+        return COLUMNS + headers + reader
 
     def reader(self, schema: StructType) -> "LogReader":
         return LogReader(read_options(self.options, streaming=False))
@@ -273,6 +274,8 @@ def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch
             data, at_next = _retry(lambda: client.read(wanted.partition, at))  # noqa: B023
             batch = to_arrow(data, wanted.partition, at, wanted.end, include_headers=options.include_headers)
             batch = leave_out(batch, data, wanted.partition, options.excluded, options.reader)
+            if options.include_reader:
+                batch = with_readers(batch, data, READER_COLUMN)
             if batch.num_rows:
                 yield batch
             at = at_next

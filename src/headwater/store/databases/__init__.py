@@ -2,5 +2,5 @@
 
 engine           the interface of a database
 sqlite, postgres its two implementations
-sqlite_errors    transient SQLite errors as `UnavailableError`
+sqlite_errors    SQLite errors: transient ones, and those of a statement's values
 """

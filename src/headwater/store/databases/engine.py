@@ -65,6 +65,9 @@ class Dialect(Protocol):
 
     def match(self, tag: str, query: "SearchQuery") -> SearchMatch: ...
 
+    def is_failure(self, error: Exception) -> bool:
+        """Return whether an error of the driver is a failure of the database, and not of a statement's values."""
+
 
 class SearchQuery(Protocol):
     """A text search in the query languages of both databases."""

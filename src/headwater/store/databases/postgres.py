@@ -100,6 +100,9 @@ class PostgresDialect:
             parameter=query.tsquery,
         )
 
+    def is_failure(self, error: Exception) -> bool:
+        return False  # Connections raise the driver's errors as Headwater's.
+
 
 class PostgresConnection:
     """A connection that runs the store's statements."""
@@ -145,6 +148,7 @@ class PostgresDatabase:
         self.location = f"{hide_password(self._address)}, schema {self.schema!r}"
         self._read_only = read_only
         self._epoch: int | None = None
+        self._store_exists = False
         self._idle: list[PostgresConnection] = []
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
@@ -251,10 +255,10 @@ class PostgresDatabase:
                 db.execute(f"create schema {quote(self.schema)}")
 
     def _has_store(self, db: PostgresConnection) -> bool:
-        return (
-            db.execute("select to_regclass(?)", (f"{quote(self.schema)}.headwater_store",)).fetchone()[0]
-            is not None
-        )
+        if not self._store_exists:
+            name = f"{quote(self.schema)}.headwater_store"
+            self._store_exists = db.execute("select to_regclass(?)", (name,)).fetchone()[0] is not None
+        return self._store_exists
 
 
 @lru_cache(maxsize=1024)

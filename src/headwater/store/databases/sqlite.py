@@ -18,7 +18,7 @@ from pathlib import Path
 from headwater.errors import InvalidError
 from headwater.sql_names import quote
 from headwater.store.databases.engine import Db, SearchMatch, SearchQuery
-from headwater.store.databases.sqlite_errors import transient_errors
+from headwater.store.databases.sqlite_errors import is_failure, transient_errors
 
 BUSY_TIMEOUT_S = 30.0
 STATEMENTS_KEPT = 256
@@ -97,6 +97,9 @@ class SqliteDialect:
             relevance="-s.rank",
             parameter=query.fts5,
         )
+
+    def is_failure(self, error: Exception) -> bool:
+        return is_failure(error)
 
 
 def _search(tag: str) -> str:

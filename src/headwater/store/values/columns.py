@@ -40,6 +40,8 @@ def encode_column(values: pa.ChunkedArray) -> list[Value]:
     if pa.types.is_boolean(kind):
         return [None if v is None else int(v) for v in values.to_pylist()]
     if pa.types.is_nested(kind):
+        if pa.types.is_struct(kind) and (windows := _windows(values)) is not None:
+            return windows
         part = json_part(kind)
         return [None if v is None else json_text(part(v)) for v in values.to_pylist()]
     return [None if v is None else json_part(kind)(v) for v in values.to_pylist()]
@@ -122,6 +124,22 @@ def instant_text(micros: int) -> str:
 
 def _timestamps(values: pa.ChunkedArray) -> list[Value]:
     return time_texts(values).to_pylist()  # type: ignore[no-any-return]
+
+
+def _windows(values: pa.ChunkedArray) -> list[Value] | None:
+    """Encode structs of times, such as windows, all at once; None if there are others, or nulls."""
+    import pyarrow.compute as pc
+
+    fields = list(values.type)
+    if not fields or not all(pa.types.is_timestamp(field.type) for field in fields) or values.null_count:
+        return None
+    parts: list[Any] = []
+    for number, field in enumerate(fields):
+        times = pc.struct_field(values, [number])
+        if times.null_count:
+            return None
+        parts += [f'{"," if parts else "{"}{json_text(field.name)}:"', time_texts(times), '"']
+    return pc.binary_join_element_wise(*parts, "}", "").to_pylist()  # type: ignore[no-any-return]
 
 
 def _integer(given: str | int) -> int:

@@ -13,14 +13,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafka.protocol.admin import CreateTopicsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
 from headwater.errors import InvalidError, RefusedError, UnavailableError
-from headwater.record import Record, TopicPartition
+from headwater.record import LATEST, Record, TopicPartition
 from headwater.transmit.client.connection import ConnectionPool
 from headwater.transmit.client.errors import Errors, check_code
+from headwater.transmit.client.fetching import FetchLimits, by_topic, fetch_request, fetched_partitions
 from headwater.transmit.records.batch import batches_of, encode_batch
 from headwater.transmit.records.batch_header import walk
 from headwater.transmit.records.control import drop_aborted
@@ -28,7 +29,6 @@ from headwater.transmit.transport import Address, Connect, connect
 from headwater.transmit.wire.codes import Code
 from headwater.transmit.wire.fetch import READ_COMMITTED, READ_UNCOMMITTED
 
-LATEST, EARLIEST = -1, -2
 TIMEOUT_S = 30.0
 FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
@@ -64,7 +64,7 @@ class Client:
         self._bootstrap = _parse_servers(bootstrap_servers)
         self._bootstrap_servers = bootstrap_servers
         self._timeout_s = timeout_s
-        self._isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
+        self.isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
         self._nodes: dict[int, Address] = {}
         self._connections = ConnectionPool(client_id, connect, timeout_s)
         self._topics: dict[str, TopicInfo] = {}
@@ -118,10 +118,10 @@ class Client:
     def offsets_at(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return offsets as `offsets` does, with a separate time for each partition."""
         found: dict[TopicPartition, int] = {}
-        for leader, partitions in self._by_leader(wanted).items():
+        for leader, partitions in self.by_leader(wanted).items():
             request = ListOffsetsRequest(
                 replica_id=-1,
-                isolation_level=self._isolation_level,
+                isolation_level=self.isolation_level,
                 topics=[
                     ListOffsetsRequest.ListOffsetsTopic(
                         name=topic,
@@ -132,7 +132,7 @@ class Client:
                             for tp in tps
                         ],
                     )
-                    for topic, tps in _by_topic(partitions).items()
+                    for topic, tps in by_topic(partitions).items()
                 ],
             )
             for topic in self.call(request, node=leader).topics:
@@ -164,42 +164,15 @@ class Client:
         self, partition: TopicPartition, offset: int, max_bytes: int
     ) -> tuple[bytes, list[tuple[int, int]]]:
         """Return batches, and producer id and first offset of the aborted transactions among them."""
-        shape = FetchRequest.FetchTopic
-        request = FetchRequest(
-            replica_id=-1,
-            max_wait_ms=_FETCH_WAIT_MS,
-            min_bytes=1,
-            max_bytes=max_bytes,
-            isolation_level=self._isolation_level,
-            session_id=0,
-            session_epoch=-1,
-            topics=[
-                shape(
-                    topic=partition.topic,
-                    partitions=[
-                        shape.FetchPartition(
-                            partition=partition.partition,
-                            current_leader_epoch=-1,
-                            fetch_offset=offset,
-                            last_fetched_epoch=-1,
-                            log_start_offset=-1,
-                            partition_max_bytes=max_bytes,
-                        )
-                    ],
-                )
-            ],
-            forgotten_topics_data=[],
-            rack_id="",
-        )
-        response = self.call(request, node=self.leader(partition))
-        (result,) = response.responses[0].partitions
+        limits = FetchLimits(_FETCH_WAIT_MS, max_bytes, max_bytes)
+        request = fetch_request({partition: offset}, limits, isolation_level=self.isolation_level)
+        (result,) = fetched_partitions(self.call(request, node=self.leader(partition)))
         check_code(
             result.error_code,
             f"read {partition} at offset {offset}",
             errors={Code.OFFSET_OUT_OF_RANGE: InvalidError},
         )
-        aborted = [(a.producer_id, a.first_offset) for a in result.aborted_transactions or []]
-        return bytes(result.records or b""), aborted
+        return result.records, result.aborted
 
     def produce(self, partition: TopicPartition, batch: bytes) -> int:
         """Append one record batch, wait until it is durable, and return the offset of its first record."""
@@ -243,6 +216,25 @@ class Client:
                 self._connections.drop(address)
                 problem = error
         raise _unreachable(addresses, problem) from problem
+
+    def call_each(self, requests: Mapping[int, Any]) -> list[Any]:
+        """Send a request to each of several nodes, all of them before the first response; return the responses."""
+        addresses = [self._nodes[node] for node in requests]
+        try:
+            sent = [
+                self._connections.get(address).send(request)
+                for address, request in zip(addresses, requests.values(), strict=True)
+            ]
+            return [
+                self._connections.get(address).receive(*arguments)
+                for address, arguments in zip(addresses, sent, strict=True)
+            ]
+        except BaseException as error:
+            for address in addresses:
+                self._connections.drop(address)  # otherwise the next call would receive the responses to these
+            if isinstance(error, OSError):
+                raise _unreachable(addresses, error) from error
+            raise
 
     def call_all(self, requests: Iterable[Any], *, node: int) -> Generator[Any, None, None]:
         """Send requests to a node, up to IN_FLIGHT_MAX before their responses; yield the responses in order."""
@@ -288,11 +280,29 @@ class Client:
             )
         return node
 
-    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Group partitions by the node that leads them."""
+        partitions = list(partitions)
+        self.find_leaders({partition.topic for partition in partitions})
         leaders: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
             leaders.setdefault(self.leader(partition), []).append(partition)
         return leaders
+
+    def find_leaders(self, topics: Iterable[str]) -> None:
+        """Look up the leaders of the topics that are not known yet, in one request."""
+        unknown = [topic for topic in topics if topic not in self._topics]
+        if unknown:
+            self.topics(unknown)
+
+    def address(self, node: int) -> Address:
+        """Return the address of a node that `leader` has returned."""
+        return self._nodes[node]
+
+    def forget_leaders(self, topics: Iterable[str]) -> None:
+        """Look up the leaders of topics again when they are needed next, after an error of one of them."""
+        for topic in topics:
+            self._topics.pop(topic, None)
 
     def _wait_for_leaders(self, topic: str, deadline: float) -> None:
         """Wait until every partition of a topic has a leader; in a cluster that happens after its creation."""
@@ -326,10 +336,3 @@ def _parse_servers(servers: str) -> list[Address]:
             raise InvalidError(f"cannot read bootstrap servers {servers!r}: expected host:port[,host:port...]")
         addresses.append((host.strip("[]"), int(port)))
     return addresses
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    topics: dict[str, list[TopicPartition]] = {}
-    for partition in partitions:
-        topics.setdefault(partition.topic, []).append(partition)
-    return topics

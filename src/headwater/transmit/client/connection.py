@@ -57,6 +57,9 @@ class ClientConnection:
         self._transport.sendall(request.encode(version=version, header=True, framed=True))
         return APIS[request.API_KEY].response, version, self._correlation_id
 
+    def fileno(self) -> int:
+        return self._transport.fileno()
+
     def close(self) -> None:
         self._transport.close()
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headwater.errors import UnavailableError
-from headwater.record import TopicPartition
+from headwater.record import LATEST, TopicPartition
 from headwater.transmit.client import groups as group_client
-from headwater.transmit.client.client import LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.client.groups import GroupInfo
 from headwater.transmit.wire.list_offsets import DELETED_SOON
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from headwater.errors import InvalidError
-from headwater.record import Record, TopicPartition
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.record import EARLIEST, LATEST, Record, TopicPartition
+from headwater.transmit.client.client import Client
 from headwater.transmit.records.batch import decode_batch
 from headwater.transmit.records.batch_header import walk
 

@@ -18,9 +18,9 @@ from kafka.protocol.producer import InitProducerIdRequest
 
 from headwater.clock import Clock
 from headwater.errors import InvalidError
-from headwater.record import Record, TopicPartition
+from headwater.record import EARLIEST, LATEST, Record, TopicPartition
 from headwater.transmit.client import groups as group_client
-from headwater.transmit.client.client import EARLIEST, LATEST, Client
+from headwater.transmit.client.client import Client
 from headwater.transmit.client.errors import check_code
 from headwater.transmit.client.reading import read_records, record_at
 from headwater.transmit.groups.settings import DEADLETTER_TOPIC

@@ -6,7 +6,7 @@ import pytest
 
 from headwater.errors import CorruptError
 from headwater.record import TopicPartition
-from headwater.spark.pipeline.checkpoint import begun_batch, check_checkpoint
+from headwater.spark.source.checkpoint import begun_batch, check_checkpoint
 
 ORDERS = TopicPartition("orders", 0)
 
