@@ -4,8 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
 import headwater as hw
 from headwater.clock import SystemClock
+from headwater.errors import InvalidError
 from headwater.serve.api.status import summarize_all
 from headwater.spark.operators.null_times import may_lack_time
 from headwater.spark.source.decoding import EVENT_TIME_KEY
@@ -115,3 +119,46 @@ def test_where_an_event_time_may_be_missing(spark: Any) -> None:
     for how, expected in [("inner", False), ("left", False), ("right", True), ("full", True), ("semi", False)]:
         assert may_lack_time(marked.join(other, "k", how)) is expected
     assert may_lack_time(other.join(marked, "k", "left"))
+
+
+@pytest.mark.parametrize("condition", ["at IS NOT NULL", "at > '2026-01-01'", "k = 'a' AND at IS NOT NULL"])
+def test_a_filter_may_exclude_rows_without_an_event_time(spark: Any, condition: str) -> None:
+    marked = spark.createDataFrame([("a", 1)], "k string, s int").selectExpr("k", "timestamp_seconds(s) as at")
+    marked = marked.withMetadata("at", {EVENT_TIME_KEY: True})
+    rows = marked.unionByName(marked.select("k"), allowMissingColumns=True)
+    assert may_lack_time(rows.where("k IS NOT NULL"))
+    assert not may_lack_time(rows.where(condition))
+    assert not may_lack_time(rows.where(condition).selectExpr("k", "at").where("k > 'a'"))
+
+
+def test_aggregates_of_sparks_are_refused_where_rows_may_have_no_event_time(
+    spark: Any, broker: Broker, produce: Any, tmp_path: Path
+) -> None:
+    """Spark would leave these rows out, and would not count them."""
+
+    def run(*, leave_out: bool, store: ViewStore) -> None:
+        app = hw.App("shop")
+        orders = app.topic("orders", schema="product string, n int, at timestamp", event_time="at")
+        returns = app.topic("returns", schema="product string, n int, on string")
+        what = {"sum of squares": F.sum(F.col("n") * F.col("n"))}
+
+        @app.view(orders, returns, key="window")
+        def squares(orders: Any, returns: Any) -> Any:
+            returned = returns.selectExpr("product", "n", "try_cast(on as timestamp) as at")
+            both = orders.unionByName(returned)
+            known = both.where(F.col("at").isNotNull()) if leave_out else both
+            return known.transform(hw.windowed(what=what, where=hw.Tumbling("1 minute")))
+
+        run_once(app, spark, broker.bootstrap_servers, tmp_path, store)
+
+    at = "2026-01-01T00:00:30Z"
+    produce(broker.bootstrap_servers, "orders", [json.dumps({"product": "tea", "n": 3, "at": at}).encode()])
+    returned = [{"product": "tea", "n": 2, "on": on} for on in ("2026-01-01 00:00:31", "yesterday")]
+    produce(broker.bootstrap_servers, "returns", [json.dumps(row).encode() for row in returned])
+    store = ViewStore(tmp_path / "views.db")
+    with pytest.raises(
+        InvalidError, match=r"is a Spark Column, and a union or an outer join .*F\.col\('at'\)\.isNot"
+    ):
+        run(leave_out=False, store=store)
+    run(leave_out=True, store=store)
+    assert [row["sum of squares"] for row in store.rows("squares")] == [13]

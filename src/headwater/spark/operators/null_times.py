@@ -2,7 +2,7 @@
 
 A topic's own event time is never null: a record without it is a dead letter. Spark drops the mark of the event
 time from a column that is computed from it, so among the rows that have the mark, only those of Spark's unions and
-outer joins can lack the time.
+outer joins can lack the time, until a filter such as `at IS NOT NULL` leaves out the rows that do.
 """
 
 import json
@@ -25,6 +25,9 @@ def may_lack_time(rows: DataFrame) -> bool:
 def _may_be_null(node: Any) -> bool:
     children = _items(node.children())
     match node.nodeName():
+        case "Filter":
+            if _excludes_null(node, _marked(node)):
+                return False
         case "Union":
             place = _marked(node)[0]
             if not all(place in _marked(child) for child in children):
@@ -34,6 +37,17 @@ def _may_be_null(node: Any) -> bool:
             if any(_marked(children[side]) for side in nullable):
                 return True
     return any(_may_be_null(child) for child in children if _marked(child))
+
+
+def _excludes_null(node: Any, places: list[int]) -> bool:
+    """Return whether Spark infers from the conditions of a filter that columns are not null."""
+    output, constraints = node.output(), node.constraints().iterator()
+    known = set()
+    while constraints.hasNext():
+        constraint = constraints.next()
+        if constraint.nodeName() == "IsNotNull" and constraint.child().nodeName() == "AttributeReference":
+            known.add(constraint.child().exprId().id())
+    return all(output.apply(place).exprId().id() in known for place in places)
 
 
 def _marked(node: Any) -> list[int]:

@@ -70,7 +70,8 @@ def windowed(
     as long as events for it arrive, however late, and its state is never discarded. These rows have no event time.
     If Spark computes them, `what` also accepts a Column with any aggregate of Spark's, such as
     `F.stddev("amount")`; in a stream, Spark does so if the query has no other operator and its input no changes.
-    Rows without an event time, which only Spark's unions and outer joins can add, are then left out, not counted.
+    A stream to which a union or an outer join of Spark's adds rows without an event time then has to leave them
+    out: `.where("at IS NOT NULL")`.
 
     With `when`, `how` or `lateness`, or where Spark has no such window or aggregate, the rows are *changes*: panes
     that the trigger fires, with `event_time`,
@@ -135,26 +136,38 @@ def _plain(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column
     """Return the current row of each window: by Spark's own operator, or by a kernel where Spark cannot."""
     timing_of(events)
     has_changes = CHANGE in events.columns
-    if not has_changes and not (events.isStreaming and _needs_kernel(events, windowing, columns)):
+    if not has_changes and not (events.isStreaming and _needs_kernel(events, windowing.where)):
         return _native(events, windowing, columns)
     if columns:
-        why = "the input has changes" if has_changes else "the query has other operators"
         raise InvalidError(
-            f"windowed: {next(iter(columns))!r} is a Spark Column, and {why}, so Spark cannot compute it in a "
-            "stream; use Headwater's aggregates (hw.sum, hw.quantile, ...) or one of your own with `partial`, "
-            "`merge` and `result`"
+            f"windowed: {next(iter(columns))!r} is a Spark Column, and {_obstacle(events)}; use Headwater's "
+            "aggregates (hw.sum, hw.quantile, ...) or one of your own with `partial`, `merge` and `result`"
         )
     panes = _changes(events, replace(windowing, when=EveryBatch(), how=Mode.RETRACTING, lateness=FOREVER))
     return panes.drop(EVENT_TIME_COLUMN, *PANE_COLUMNS, WATERMARK)
 
 
-def _needs_kernel(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> bool:
+def _needs_kernel(events: DataFrame, where: Window) -> bool:
     """Return whether Spark's own operator cannot be used in a stream of rows."""
+    # The global window has rows without a time.
+    return _runs_kernels() or (not where.is_single and may_lack_time(events))
+
+
+def _runs_kernels() -> bool:
     query = current_query()
-    if query.runs_kernels or query.operators:  # One of the operators before it runs a kernel, in the latter case.
-        return True
-    # A kernel counts rows without a time, but cannot compute Columns. The global window has such rows.
-    return not columns and not windowing.where.is_single and may_lack_time(events)
+    return query.runs_kernels or bool(query.operators)  # One of the operators runs a kernel, in the latter case.
+
+
+def _obstacle(events: DataFrame) -> str:
+    """Return why Spark cannot compute a Column."""
+    if CHANGE in events.columns:
+        return "the input has changes, so Spark cannot compute it"
+    if _runs_kernels():
+        return "the query has other operators, so Spark cannot compute it in a stream"
+    return (
+        "a union or an outer join adds rows without an event time, which Spark would leave out without counting "
+        f"them; leave them out before, with .where(F.col({event_time_of(events)!r}).isNotNull()), if you want that"
+    )
 
 
 def _native(events: DataFrame, windowing: Windowing, columns: Mapping[str, Column]) -> DataFrame:
