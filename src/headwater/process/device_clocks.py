@@ -98,9 +98,9 @@ class ClockKernel:
         corrected = rows.join(best, on=device, how="left", maintain_order="left")
         corrected = corrected.with_columns(pl.col(OFFSET).fill_null(0))
         corrected = corrected.with_columns(pl.col(self.clocks.event) + pl.col(OFFSET))
-        outdated = known.join(kept, on=[device, _PERIOD], how="anti").select(device, _PERIOD)
+        outdated = known.join(kept, on=[device, _PERIOD], how="anti")
         output = corrected.select(self.output_schema.names())
-        return KernelStep({CLOCKS: table.drop(outdated).put(kept)}, output)
+        return KernelStep({CLOCKS: table.remove(outdated).put(kept)}, output)
 
     def _least_differences(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the least difference of each device in each period."""

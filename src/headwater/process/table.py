@@ -282,12 +282,15 @@ class Table:
 
     def drop(self, keys: pl.DataFrame) -> Self:
         """Delete the rows whose key is in `keys`, which may have only some of the key's columns."""
-        gone = self.get(keys)
-        if not gone.height:
+        return self.remove(self.get(keys))
+
+    def remove(self, rows: pl.DataFrame) -> Self:
+        """Delete rows that were read from this table; unlike `drop`, this does not look for them again."""
+        if not rows.height:
             return self
         if not self.runs:
-            return type(self)(self.key, self.by, _anti(self.fresh, gone.select(self.key)))
-        tombstones = gone.select(self.key).with_columns(
+            return type(self)(self.key, self.by, _anti(self.fresh, rows.select(self.key)))
+        tombstones = rows.select(self.key).with_columns(
             *(pl.lit(None, kind).alias(name) for name, kind in self.schema.items() if name not in self.key),
             pl.lit(True).alias(GONE),
         )

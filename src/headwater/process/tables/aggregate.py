@@ -89,7 +89,7 @@ class AggregateKernel:
             tables[_GROUPS] = tables[_GROUPS].drop(empty.select(self._keys))
             self._values.drop(tables, empty)
         changes = difference(self._results(kept), self._results(before))
-        return KernelStep(tables, as_changes(changes).select(self.output_schema.names()))
+        return KernelStep(tables, as_changes(changes))
 
     @property
     def _empty(self) -> pl.DataFrame:

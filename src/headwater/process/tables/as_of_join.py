@@ -164,7 +164,7 @@ class AsOfKernel(TwoInputKernel):
             if retracted.height:
                 known = table.get(retracted.select(table.key))
                 same = known.join(retracted, on=[*table.key, ROW], how="semi", nulls_equal=True)
-                table = table.drop(same.select(table.key))
+                table = table.remove(same)
                 unknown += retracted.height - same.height
             table = table.put(inserted.select(table.schema.names()))
         return table, unknown
@@ -192,13 +192,11 @@ class AsOfKernel(TwoInputKernel):
     def _forget(self, tables: dict[str, Table], horizon: int, touched: pl.DataFrame) -> None:
         """Delete events that are too old to be corrected, and versions that no later event can need."""
         old = tables[LEFT].where(pl.col(TIME) < horizon)
-        if old.height:
-            tables[LEFT] = tables[LEFT].drop(old.select(tables[LEFT].key))
+        tables[LEFT] = tables[LEFT].remove(old)
         # The last version before the horizon is still valid. Only keys with changes can have several.
         old = tables[RIGHT].get(touched.unique()).filter(pl.col(TIME) < horizon)
         gone = old.filter(pl.col(TIME) < pl.col(TIME).max().over(self.sides.keys))
-        if gone.height:
-            tables[RIGHT] = tables[RIGHT].drop(gone.select(tables[RIGHT].key))
+        tables[RIGHT] = tables[RIGHT].remove(gone)
 
 
 @dataclass(frozen=True, slots=True)

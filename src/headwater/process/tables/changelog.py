@@ -150,7 +150,7 @@ class ChangelogKernel:
     def _forget(self, table: Table, horizon: int) -> tuple[Table, int]:
         """Discard the positions of keys that were deleted before the horizon."""
         gone = table.up_to(AT, horizon - 1) if horizon > BEGINNING else table.fresh.clear()
-        return (table.drop(gone.select(table.key)) if gone.height else table), gone.height
+        return table.remove(gone), gone.height
 
     # -- by position ------------------------------------------------------------------------------------------
 

@@ -258,8 +258,7 @@ class IntervalKernel(TwoInputKernel):
     def _forget(self, tables: dict[str, Table], side: str, watermark: int) -> int:
         """Delete the rows that no row on time can match or retract, and return their number."""
         gone = _older(tables[side], time_before(watermark, self.lateness + self.bounds.retention(side)))
-        if gone.height:
-            tables[side] = tables[side].drop(gone.select(tables[side].key))
+        tables[side] = tables[side].remove(gone)
         return gone.height
 
 

@@ -304,9 +304,9 @@ class RankingKernel:
         kept = after.filter(pl.col(CHANGE) != 0).select(before.columns)
         if CHANGE not in self.schema and self.selection.first is not None:
             kept = self._first(kept, self.selection.first)
-        gone = before.join(kept, on=table.key, how="anti", nulls_equal=True).select(table.key)
+        gone = before.join(kept, on=table.key, how="anti", nulls_equal=True)
         table = table.put(kept.join(before, on=before.columns, how="anti", nulls_equal=True))
-        table = table.drop(gone) if gone.height else table
+        table = table.remove(gone)
         changes = as_changes(difference(self._result(kept), self._result(before)))
         evicted = 0
         if self.lateness is not None:
@@ -344,7 +344,7 @@ class RankingKernel:
         is_needed = (weight > 0) & (later_rows < self.selection.last - 1)
         gone = old.filter(~is_needed)
         table = table.put(old.filter(is_needed).with_columns(pl.lit(_SETTLED).alias(_AT)))
-        return (table.drop(gone.select(table.key)) if gone.height else table), gone.height
+        return table.remove(gone), gone.height
 
     @property
     def _columns(self) -> pl.Schema:

@@ -277,7 +277,7 @@ class WindowedKernel:
         windows = windows.put(after.filter(~leaving))
         evicted = after.filter(leaving)
         if evicted.height:
-            windows = windows.drop(evicted.select(self.intake.keys))
+            windows = windows.remove(evicted)
             self.values.drop(tables, evicted)
             if self.intake.recomputes:
                 self.recomputation.forget(tables, evicted)
@@ -314,7 +314,7 @@ class WindowedKernel:
             if name in tables:
                 table = tables[name]
                 gone = table.up_to(column, now.watermark)
-                tables[name] = table.drop(gone.select(table.key)) if gone.height else table
+                tables[name] = table.remove(gone)
 
     def _wake_up(self, tables: dict[str, Table]) -> int | None:
         windows, times = tables[WINDOWS], []
