@@ -12,7 +12,7 @@ from kafka.protocol.admin import DeleteRecordsRequest
 from headwater.errors import InvalidError, UnavailableError
 from headwater.record import LATEST, Record, TopicPartition
 from headwater.transmit.broker.embedded import Broker
-from headwater.transmit.client import ranges
+from headwater.transmit.client import ranges, waiting
 from headwater.transmit.client.client import Client
 from headwater.transmit.client.connection import ClientConnection
 from headwater.transmit.client.fetching import FetchLimits
@@ -143,7 +143,8 @@ def test_range_that_ends_in_a_compacted_gap(broker: Broker, batch: str, monkeypa
         if batch == "no batch":
             _hide_empty_batch(broker, ORDERS[0], monkeypatch)
         assert client.offsets([ORDERS[0]], LATEST) == {ORDERS[0]: 3}
-        assert waiter.wait({ORDERS[0]: 1}, 10)
+        monkeypatch.setattr(waiting, "_LONG_POLL_MS", 500)  # Its end shows that there is no batch.
+        assert waiter.wait({ORDERS[0]: 1}, 30)
         assert read(client, {ORDERS[0]: (0, 3), ORDERS[1]: (0, 1)}) == {ORDERS[0]: [b"1"], ORDERS[1]: [b"other"]}
         assert read(client, {ORDERS[0]: (1, 3)}) == {}
         with pytest.raises(UnavailableError, match="no further records"):
