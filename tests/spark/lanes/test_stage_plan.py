@@ -12,7 +12,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headwater.spark.lanes.stage_plan import LaneSession, StagePlan, numbered, placeholder, split, union_of
+from headwater.spark.lanes.stage_plan import (
+    LaneSession,
+    SmallRows,
+    StagePlan,
+    numbered,
+    placeholder,
+    split,
+    union_of,
+)
 
 SCHEMA = (
     "n int, text string, at timestamp, plain timestamp_ntz, day date, price decimal(20, 4), data binary, "
@@ -55,8 +63,8 @@ class Stages:
         rows, leaf = placeholder(self.small.spark, self.schema)
         return StagePlan(numbered(function(rows)), frozenset({leaf})), leaf
 
-    def local(self, table: pa.Table) -> Any:
-        return self.small.local_rows(table, self.schema.json())
+    def local(self, table: pa.Table) -> SmallRows:
+        return SmallRows(table, self.schema.json(), self.small)
 
     def run(self, function: Callable[[Any], Any], table: pa.Table) -> pa.Table:
         plan, leaf = self.drawn(function)
@@ -159,7 +167,7 @@ def test_a_plan_runs_again_with_other_rows_and_with_none(stages: Stages, program
         table = stages.table(some)
         found = plan.run(stages.small, {leaf: stages.local(table)})
         assert in_order(found) == in_order(stages.expected(PROGRAMS[program], table))
-    assert plan.run(stages.small, {leaf: stages.small.no_local_rows()}).num_rows == 0
+    assert plan.run(stages.small, {leaf: None}).num_rows == 0
 
 
 def test_all_rows_are_there_although_another_session_was_used_before(stages: Stages) -> None:

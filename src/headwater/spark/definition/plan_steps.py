@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headwater.spark.definition.code_prints import print_of_pickled
 from headwater.spark.definition.window_words import name_windows
 from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
+from headwater.spark.session.scala import items
 
 Described = dict[str, Any]
 
@@ -73,7 +74,7 @@ class PlanReader:
     def _add_steps(self, plan: Any, found: Described, used: Sequence[str] | None) -> None:
         fields, filters, leaf = self._cut(plan)
         names = dict.fromkeys(METADATA_COLUMNS)
-        for field, text in zip(_items(fields), fields.mkString(_SEPARATOR).split(_SEPARATOR), strict=False):
+        for field, text in zip(items(fields), fields.mkString(_SEPARATOR).split(_SEPARATOR), strict=False):
             if (plain := _PLAIN_FIELD.fullmatch(text)) and " AS " not in plain["name"]:
                 continue
             name = field.name()
@@ -83,7 +84,7 @@ class PlanReader:
                     while name in found[COLUMNS]:
                         name += "'"
                     found[COLUMNS][name] = value
-        for condition in _items(filters):
+        for condition in items(filters):
             if _MISFIT not in (text := _text(condition)):
                 self._note(condition, found)
                 found[WHERE].append(text)
@@ -96,10 +97,10 @@ class PlanReader:
 
     def _add_leaf(self, leaf: Any, found: Described) -> None:
         """Add a node that is neither a projection nor a filter, and the steps below it."""
-        children = list(_items(leaf.children()))
+        children = items(leaf.children())
         if not children or _is_decoding(leaf) or _is_stateful(leaf):
             return
-        expressions = list(_items(leaf.expressions()))
+        expressions = items(leaf.expressions())
         for expression in expressions:
             self._note(expression, found)
         found[OTHERS].append(_node_text(leaf, expressions))
@@ -122,7 +123,7 @@ class PlanReader:
         if not plan.isStreaming():
             return
         name = plan.nodeName()
-        children = list(_items(plan.children()))
+        children = items(plan.children())
         if name == "Aggregate":
             yield self._aggregate(plan)
         elif name in _GROUPINGS:
@@ -144,21 +145,21 @@ class PlanReader:
     def _aggregate(self, plan: Any) -> Described:
         """Describe a grouping by what its state consists of: its keys, and its functions with their buffers."""
         child = plan.child()
-        results = [one for one in _items(plan.aggregateExpressions()) if _is_function(one)]
+        results = [one for one in items(plan.aggregateExpressions()) if _is_function(one)]
         described: Described = {
             "name": "groupBy",
-            "by": self._inlined(_items(plan.groupingExpressions()), child),
+            "by": self._inlined(items(plan.groupingExpressions()), child),
             "what": self._inlined(results, child, types=False),
             "state": [kind for one in results for kind in _buffers(one)],
         }
         described[STEPS] = self._steps_of([child], used=())
         _, _, leaf = self._cut(child)
         if leaf.nodeName() == "Expand":
-            described["windows"] = _node_text(leaf, list(_items(leaf.expressions())))
+            described["windows"] = _node_text(leaf, items(leaf.expressions()))
         return described
 
     def _grouping(self, name: str, keys: Any, child: Any) -> Described:
-        return {"name": name, "by": self._inlined(_items(keys), child), STEPS: self._steps_of([child])}
+        return {"name": name, "by": self._inlined(items(keys), child), STEPS: self._steps_of([child])}
 
     def _inlined(self, expressions: Iterable[Any], child: Any, *, types: bool = True) -> list[str]:
         """Return the texts of expressions over a plan, with computed columns replaced by their expressions."""
@@ -166,7 +167,7 @@ class PlanReader:
         for one in expressions:
             kind = f" {one.dataType().simpleString()}" if types else ""
             if one.getClass().getSimpleName() in ("AttributeReference", "Alias"):
-                (one,) = _items(self._cut(self._project(self._seq([one]), child))[0])
+                (one,) = items(self._cut(self._project(self._seq([one]), child))[0])
             text = _text(one)
             found.append(text if text.startswith(("time window", "session window")) else text + kind)
         return found
@@ -196,7 +197,7 @@ def neutral_settings(spark: SparkSession) -> Iterator[None]:
 
 
 def _join_rows(plan: Any) -> Iterator[str]:
-    children = list(_items(plan.children()))
+    children = items(plan.children())
     if plan.nodeName() == "Join" and all(child.isStreaming() for child in children):
         yield "; ".join(child.schema().simpleString().removeprefix("struct")[1:-1] for child in children)
     for child in children:
@@ -209,13 +210,9 @@ def _condition(join: Any) -> str:
         return "true"
     text = _text(join.condition().get())
     for side, rows in (("left", join.left()), ("right", join.right())):
-        for alias in {column.qualifier().mkString(".") for column in _items(rows.output())} - {""}:
+        for alias in {column.qualifier().mkString(".") for column in items(rows.output())} - {""}:
             text = text.replace(f"{alias}.", f"{side}.")
     return text
-
-
-def _items(values: Any) -> Iterator[Any]:
-    return (values.apply(number) for number in range(values.size()))
 
 
 def _is_stateful(node: Any) -> bool:
@@ -225,7 +222,7 @@ def _is_stateful(node: Any) -> bool:
     if name == "MapInArrow":  # An operator of Headwater unpacks its output.
         return bool(node.child().nodeName() == _HEADWATER)
     if name == "Join":
-        return all(child.isStreaming() for child in _items(node.children()))
+        return all(child.isStreaming() for child in items(node.children()))
     return name in {"Aggregate", "Distinct", *_GROUPINGS, *_ARBITRARY}
 
 
@@ -247,23 +244,23 @@ def _functions(expression: Any) -> Iterator[Any]:
     if expression.getClass().getSimpleName() == "AggregateExpression":
         yield expression.aggregateFunction()
         return
-    for child in _items(expression.children()):
+    for child in items(expression.children()):
         yield from _functions(child)
 
 
 def _buffers(expression: Any) -> Iterator[str]:
     """Yield the types of the values that Spark keeps for the aggregate functions in an expression."""
     for function in _functions(expression):
-        kinds = [buffer.dataType().simpleString() for buffer in _items(function.aggBufferAttributes())]
+        kinds = [buffer.dataType().simpleString() for buffer in items(function.aggBufferAttributes())]
         if kinds == ["binary"]:  # Objects, whose encoding depends on the type of their input.
-            kinds = [child.dataType().simpleString() for child in _items(function.children())]
+            kinds = [child.dataType().simpleString() for child in items(function.children())]
         yield from kinds
 
 
 def _python_functions(expression: Any) -> Iterator[Any]:
     if expression.getClass().getSimpleName() == "PythonUDF":
         yield expression
-    for child in _items(expression.children()):
+    for child in items(expression.children()):
         yield from _python_functions(child)
 
 

@@ -8,5 +8,6 @@ jobs                        cancels Spark's jobs that take too long
 blueprint, stage_plan       what a query computes; steps of Spark with a plan that is made once
 operator_steps, state_files kernels in the driver; their state in files
 writing                     states and sinks, before the lane commits a batch
+selection                   steps that need no Spark
 records, topic_rows         the records of a batch, decoded once; how queries use them
 """

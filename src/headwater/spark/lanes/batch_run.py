@@ -3,8 +3,8 @@
 An operator that several of the queries have is computed once; they have the same state (`sharing`).
 
 All inputs of operators of the same level, and the results of queries without further operators, are computed by
-one job if the batch is small. If that job fails, each of them is computed alone: then only the query that fails
-drops out.
+one job if the batch is small, except for those that need no Spark (`selection`). If that job fails, each of them
+is computed alone: then only the query that fails drops out.
 """
 
 import hashlib
@@ -29,12 +29,13 @@ from headwater.spark.lanes.operator_steps import (
     combined,
     run_operator,
 )
-from headwater.spark.lanes.stage_plan import LaneSession, StagePlan, numbered, split, union_of
+from headwater.spark.lanes.selection import Selection
+from headwater.spark.lanes.stage_plan import LaneSession, SmallRows, StagePlan, numbered, split, union_of
 from headwater.spark.lanes.topic_rows import TopicRows
 from headwater.spark.session.jvm import check_java
 from headwater.spark.source.offsets import Range
 
-PLANS_KEPT = 64
+PLANS_KEPT, SELECTIONS_KEPT = 64, 4096
 PAYLOAD_ROWS = 200_000
 
 SMALL_BATCH_S, LARGE_BATCH_S = 30.0, 120.0
@@ -72,6 +73,17 @@ class StagePlans:
     small: LaneSession
     large: LaneSession
     _plans: dict[tuple[tuple[int, str], ...], StagePlan] = field(default_factory=dict)
+    _selections: dict[tuple[int, str], Selection | None] = field(default_factory=dict)
+
+    def selection(self, stage: Stage) -> Selection | None:
+        """Return the steps of a stage for a small batch, if they need no Spark."""
+        if stage.key not in self._selections:
+            if len(self._selections) >= SELECTIONS_KEPT:
+                self._selections.clear()
+            # In a lane, the time of rows is that of their topics.
+            unused = () if stage.operator is None else stage.operator.hints
+            self._selections[stage.key] = Selection.of(stage.rows, _leaves([stage]), unused)
+        return self._selections[stage.key]
 
     def of(self, stages: Sequence[Stage]) -> StagePlan:
         """Return the plan of a stage, or of several stages as one job."""
@@ -208,7 +220,7 @@ class BatchRun:
             frame = self._large.spark.createDataFrame(done.output, operator.output_type)
             self._leaves[operator.leaf] = frame._jdf.queryExecution().toRdd()
         else:
-            self._leaves[operator.leaf] = self._small.local_rows(done.output, operator.output_type.json())
+            self._leaves[operator.leaf] = SmallRows(done.output, operator.output_type.json(), self._small)
 
     def _lineage(self, batch: MemberBatch, operator: DrawnOperator, clock: int) -> str:
         """Return the lineage of an operator's state after this batch: a hash of what the state depends on.
@@ -224,25 +236,37 @@ class BatchRun:
 
     def _put_empty(self, leaf: int) -> None:
         self._empty.add(leaf)
-        self._leaves[leaf] = self._large.no_rows() if self._is_large else self._small.no_local_rows()
+        self._leaves[leaf] = self._large.no_rows() if self._is_large else None
 
     # -- Spark ------------------------------------------------------------------------------------------------
 
-    def _computed(
-        self, stages: Sequence[tuple[MemberBatch, Stage]]
-    ) -> list[tuple[tuple[MemberBatch, Stage], Any]]:
+    def _computed(self, stages: Sequence[StageWork]) -> list[tuple[StageWork, Any]]:
         """Compute the rows of stages; an error in place of the rows of a stage that fails."""
-        busy = [one for one in stages if not one[1].leaves <= self._empty]
+        found: dict[int, Any] = {}
+        spark: list[int] = []
+        for number, (_, stage) in enumerate(stages):
+            selection = None if self._is_large else self._plans.selection(stage)
+            if selection is None:
+                spark.append(number)
+            if stage.leaves <= self._empty:
+                found[number] = self._nothing(stage)
+            elif selection is not None:
+                found[number] = _caught(partial(selection.run, self._leaves[selection.leaf].table))
+        busy = [number for number in spark if number not in found]
         if len(busy) > 1 and not self._is_large:
-            try:
-                # All of them, although some have no rows: there would be a plan for each combination.
-                table = self._small_rows(self._plans.of([stage for _, stage in stages]))
-                return list(zip(stages, split(table, len(stages)), strict=True))
-            except Exception:  # Which of them has failed is found below.
-                pass
-        return [
-            (one, _caught(partial(self._alone, *one)) if one in busy else self._nothing(one[1])) for one in stages
-        ]
+            # All of them, although some have no rows: there would be a plan for each combination.
+            found |= dict(zip(spark, self._together([stages[number][1] for number in spark]), strict=False))
+        for number in busy:
+            if number not in found:
+                found[number] = _caught(partial(self._alone, *stages[number]))
+        return [(one, found[number]) for number, one in enumerate(stages)]
+
+    def _together(self, stages: Sequence[Stage]) -> list[pa.Table]:
+        """Compute the rows of stages as one job; return nothing if it fails, because of one of them."""
+        try:
+            return split(self._small_rows(self._plans.of(stages)), len(stages))
+        except Exception:
+            return []
 
     def _alone(self, batch: MemberBatch, stage: Stage) -> Any:
         """Compute the rows of one stage; for an operator of a large batch, the combined rows."""

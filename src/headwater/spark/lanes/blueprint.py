@@ -28,6 +28,7 @@ from headwater.process.kernel import Now, OperatorKernel
 from headwater.spark.kernels.frames import empty_like, spark_schema
 from headwater.spark.kernels.times import Times
 from headwater.spark.lanes.stage_plan import placeholder
+from headwater.spark.session.scala import items
 from headwater.spark.source.decoding import mark_event_time, record_schema, row_schema
 
 _BY_ROW = {
@@ -240,13 +241,13 @@ def _check_steps(rows: DataFrame, known: set[int]) -> None:
         if name == "LogicalRDD" and node.isStreaming() and node.rdd().id() not in known:
             raise NotDrawableError("it reads another stream")
         if name == "Join" and node.isStreaming():
-            sides = [child.isStreaming() for child in _items(node.children())]
+            sides = [child.isStreaming() for child in items(node.children())]
             static = _STATIC_SIDES.get(node.joinType().sql(), ())
             if all(sides) or sides.index(False) not in static:
                 raise NotDrawableError("it joins streams with Spark's own join")
         elif node.isStreaming() and name not in _BY_ROW:
             raise NotDrawableError(f"it uses Spark's {name}")
-        if any(query.isStreaming() for query in _items(node.subqueries())):
+        if any(query.isStreaming() for query in items(node.subqueries())):
             raise NotDrawableError("it has a subquery over a stream")
 
 
@@ -269,9 +270,5 @@ def _pattern(rows: DataFrame, name: str) -> Any:
 
 def _nodes(plan: Any) -> Iterator[Any]:
     yield plan
-    for child in _items(plan.children()):
+    for child in items(plan.children()):
         yield from _nodes(child)
-
-
-def _items(found: Any) -> Iterator[Any]:
-    return (found.apply(number) for number in range(found.size()))

@@ -21,7 +21,7 @@ from pyspark.sql.types import TimestampNTZType
 from headwater.app import Topic
 from headwater.process.watermarks import EventTimes
 from headwater.record import TopicPartition
-from headwater.spark.lanes.stage_plan import LaneSession, StagePlan, placeholder
+from headwater.spark.lanes.stage_plan import LaneSession, SmallRows, StagePlan, placeholder
 from headwater.spark.lanes.topic_rows import TooLargeError
 from headwater.spark.source.decoding import IS_BAD, RECORD_TIME, decoded_records, record_schema, row_schema
 from headwater.spark.source.left_out import LeftOut, addressed_records
@@ -127,7 +127,7 @@ class TopicDecoder:
             names = [*(f"_{n}" for n in range(records.num_columns)), IS_BAD, _PARTITION, _OFFSET]
             return pa.Table.from_arrays(columns, names)
         plan, leaf = self._plan
-        return plan.run(self._small, {leaf: self._small.local_rows(records, self._records.json())})
+        return plan.run(self._small, {leaf: SmallRows(records, self._records.json(), self._small)})
 
     def _event_times(self, rows: pa.Table) -> EventTimes:
         table = pl.from_arrow(rows.select([_PARTITION, f"_{self._time}"]))
@@ -159,12 +159,12 @@ class SmallTopicRows:
     addressed: Mapping[tuple[int, int], str]
     session: LaneSession
     schema_json: str
-    _leaves: dict[frozenset[tuple[int, int]], Any] = field(default_factory=dict)
+    _leaves: dict[frozenset[tuple[int, int]], SmallRows] = field(default_factory=dict)
 
-    def leaf(self, without: LeftOut) -> Any:
+    def leaf(self, without: LeftOut) -> SmallRows:
         key = self.part(without)
         if key not in self._leaves:
-            self._leaves[key] = self.session.local_rows(self._without(key), self.schema_json)
+            self._leaves[key] = SmallRows(self._without(key), self.schema_json, self.session)
         return self._leaves[key]
 
     def part(self, without: LeftOut) -> frozenset[tuple[int, int]]:

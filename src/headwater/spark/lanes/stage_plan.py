@@ -78,6 +78,7 @@ class LaneSession:
         self._stream, self._data = jvm.java.io.FileOutputStream, jvm.java.io.DataOutputStream
         self._task = getattr(getattr(jvm.org.apache.spark, "TaskContext$"), "MODULE$").empty
         self._read_batches = jvm.PythonSQLUtils.readArrowStreamFromFile
+        self.no_local_rows = self._seq([])
         self._folder = tempfile.mkdtemp(prefix="headwater-lane-")
         self.close = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         """Removes its temporary files."""
@@ -100,16 +101,12 @@ class LaneSession:
         self._activate(self._java)
 
     def local_rows(self, table: pa.Table, schema_json: str) -> Any:
-        """Return rows of a table as Java objects, for `StagePlan.run`."""
+        """Return rows of a table as Java objects."""
         path = self._path()
         with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table)
         batches = self._read_batches(path)
         return self._arrow.toDataFrame(batches, schema_json, self._java).logicalPlan().data()
-
-    def no_local_rows(self) -> Any:
-        """Return no rows, for `StagePlan.run`."""
-        return self._seq([])
 
     def no_rows(self) -> Any:
         """Return an RDD without rows, for `StagePlan.frame`."""
@@ -167,6 +164,20 @@ class LaneSession:
         return self._execution.prepareForExecution(self._preparations, plan)
 
 
+@dataclass(frozen=True)
+class SmallRows:
+    """Rows of a placeholder in a small batch, which Java gets when it needs them."""
+
+    table: pa.Table
+    schema_json: str
+    session: LaneSession
+
+    @cached_property
+    def java(self) -> Any:
+        """The rows as Java objects."""
+        return self.session.local_rows(self.table, self.schema_json)
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     """A node of a physical plan with the nodes below it that lead to placeholders."""
@@ -190,10 +201,15 @@ class StagePlan:
         """The types of its rows."""
         self._schema = rows.sparkSession._jsparkSession.parseDataType(rows.schema.json())
 
-    def run(self, session: LaneSession, rows: Mapping[int, Any]) -> pa.Table:
-        """Run over the rows of each placeholder (`LaneSession.local_rows`), and return the result."""
+    def run(self, session: LaneSession, rows: Mapping[int, SmallRows | None]) -> pa.Table:
+        """Run over the rows of each placeholder, and return the result; None stands for no rows."""
         session.activate()
-        plan = self._filled(session, self._root, lambda leaf: session.local_scan(leaf.java, rows[_number(leaf)]))
+
+        def scan(leaf: _Node) -> Any:
+            found = rows[_number(leaf)]
+            return session.local_scan(leaf.java, session.no_local_rows if found is None else found.java)
+
+        plan = self._filled(session, self._root, scan)
         return session.collected(plan, self._schema, self.arrow, is_narrow=self.is_narrow)
 
     def frame(self, session: LaneSession, rdds: Mapping[int, Any]) -> DataFrame:

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from headwater.spark.session.scala import items
 from headwater.spark.source.decoding import EVENT_TIME_KEY
 
 _NULLABLE_SIDES = {"LEFT OUTER": (1,), "RIGHT OUTER": (0,), "FULL OUTER": (0, 1)}
@@ -23,7 +24,7 @@ def may_lack_time(rows: DataFrame) -> bool:
 
 
 def _may_be_null(node: Any) -> bool:
-    children = _items(node.children())
+    children = items(node.children())
     match node.nodeName():
         case "Filter":
             if _excludes_null(node, _marked(node)):
@@ -63,7 +64,3 @@ def _marked(node: Any) -> list[int]:
 def _json(node: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(node.schema().json())
     return found
-
-
-def _items(found: Any) -> list[Any]:
-    return [found.apply(number) for number in range(found.size())]
