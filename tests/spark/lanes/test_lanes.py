@@ -447,7 +447,7 @@ def test_a_function_that_does_not_return_keeps_no_other_query_waiting(
             numbers.send(5)
             wait_until(lambda: numbers.everything("plain", "counted"))
         wait_until(lambda: live.lanes() == [others, {"hanging"}])
-        assert [line for line in live.lines if line.startswith("query hanging goes on by itself")]
+        wait_until(lambda: any(line.startswith("query hanging goes on by itself") for line in live.lines))
         assert sorted(live.numbers("hanging")) == list(range(5))
         assert live.state("hanging") == "running"
         if stop == "pause":
