@@ -26,7 +26,7 @@ from headwater.clock import SystemClock
 from headwater.errors import HeadwaterError
 from headwater.spark.kernels.frames import from_arrow
 from headwater.spark.kernels.spool import Spool
-from headwater.spark.lanes.blueprint import Drawings, NotDrawableError
+from headwater.spark.lanes.steps.blueprint import Drawings, NotDrawableError
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
 from headwater.spark.pipeline.plan import draw_query, plan_query
 from headwater.spark.source import topic_reads

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 from headwater.spark.kernels.spool import Spool
-from headwater.spark.lanes.blueprint import Blueprint, Drawings, NotDrawableError
-from headwater.spark.lanes.stage_plan import LaneSession
+from headwater.spark.lanes.steps.blueprint import Blueprint, Drawings, NotDrawableError
+from headwater.spark.lanes.steps.stage_plan import LaneSession
 from headwater.spark.pipeline.plan import draw_query
 
 SCHEMA = "product string, amount double, parts array<string>, at timestamp, sent timestamp"

@@ -12,7 +12,7 @@ from headwater.process.durations import micros
 from headwater.process.kernel import BEGINNING
 from headwater.process.watermarks import BoundedDisorder, Watermarks
 from headwater.spark.kernels.watermark_sources import SOURCES_MAX
-from headwater.spark.lanes.operator_steps import TopicClock, sources_of
+from headwater.spark.lanes.steps.operator_steps import TopicClock, sources_of
 
 S = 1_000_000
 

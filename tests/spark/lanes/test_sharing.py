@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import headwater as hw
 from headwater.spark.kernels.spool import Spool
 from headwater.spark.lanes import batch_run
-from headwater.spark.lanes.blueprint import Drawings
+from headwater.spark.lanes.steps.blueprint import Drawings
 from headwater.spark.pipeline.plan import draw_query
 from headwater.spark.source import topic_reads
 from headwater.store.pipelines.controls import Action

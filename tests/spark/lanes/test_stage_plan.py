@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headwater.spark.lanes.stage_plan import (
+from headwater.spark.lanes.steps.stage_plan import (
     LaneSession,
     SmallRows,
     StagePlan,

@@ -3,8 +3,8 @@
 An operator that several of the queries have is computed once; they have the same state (`sharing`).
 
 All inputs of operators of the same level, and the results of queries without further operators, are computed by
-one job if the batch is small, except for those that need no Spark (`selection`). If that job fails, each of them
-is computed alone: then only the query that fails drops out.
+one job if the batch is small, except for those that need no Spark (`column_selection`). If that job fails, each
+of them is computed alone: then only the query that fails drops out.
 """
 
 import hashlib
@@ -20,17 +20,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from headwater.process.kernel import BEGINNING, Now
 from headwater.spark.kernels.frames import as_schema, from_arrow, from_bytes, in_pieces, slices, to_arrow, to_bytes
-from headwater.spark.lanes.blueprint import DrawnOperator
 from headwater.spark.lanes.jobs import LaneJobs
 from headwater.spark.lanes.member import Member, MemberBatch
-from headwater.spark.lanes.operator_steps import (
+from headwater.spark.lanes.steps.blueprint import DrawnOperator
+from headwater.spark.lanes.steps.column_selection import ColumnSelection
+from headwater.spark.lanes.steps.operator_steps import (
     LINEAGE,
     STEP_ROWS_MAX,
     combined,
     run_operator,
 )
-from headwater.spark.lanes.selection import Selection
-from headwater.spark.lanes.stage_plan import LaneSession, SmallRows, StagePlan, numbered, split, union_of
+from headwater.spark.lanes.steps.stage_plan import LaneSession, SmallRows, StagePlan, numbered, split, union_of
 from headwater.spark.lanes.topic_rows import TopicRows
 from headwater.spark.session.jvm import check_java
 from headwater.spark.source.offsets import Range
@@ -73,16 +73,16 @@ class StagePlans:
     small: LaneSession
     large: LaneSession
     _plans: dict[tuple[tuple[int, str], ...], StagePlan] = field(default_factory=dict)
-    _selections: dict[tuple[int, str], Selection | None] = field(default_factory=dict)
+    _selections: dict[tuple[int, str], ColumnSelection | None] = field(default_factory=dict)
 
-    def selection(self, stage: Stage) -> Selection | None:
+    def selection(self, stage: Stage) -> ColumnSelection | None:
         """Return the steps of a stage for a small batch, if they need no Spark."""
         if stage.key not in self._selections:
             if len(self._selections) >= SELECTIONS_KEPT:
                 self._selections.clear()
             # In a lane, the time of rows is that of their topics.
             unused = () if stage.operator is None else stage.operator.hints
-            self._selections[stage.key] = Selection.of(stage.rows, _leaves([stage]), unused)
+            self._selections[stage.key] = ColumnSelection.of(stage.rows, _leaves([stage]), unused)
         return self._selections[stage.key]
 
     def of(self, stages: Sequence[Stage]) -> StagePlan:

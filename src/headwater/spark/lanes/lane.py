@@ -42,6 +42,9 @@ T = TypeVar("T")
 
 WAIT_S = 10.0
 PATIENCE_S, RETRY_S = 60.0, 0.2
+REST_MAX_S = 0.1
+"""A lane that has read all records rests as long as its batch took, and at most this long."""
+
 SLOW_S = 2.0
 """A query whose sink takes longer for a batch leaves the lane, and goes on in one of its own."""
 
@@ -69,6 +72,8 @@ class _Turn(Enum):
     """The result of a turn of a lane."""
 
     WORKED = auto()
+    CAUGHT_UP = auto()
+    """It ran a batch with all records that there were."""
     IDLE = auto()
     ENDED = auto()
 
@@ -158,10 +163,16 @@ class Lane:
         try:
             if self._unfinished is not None:
                 self._finish_write(self._unfinished)
+            began = time.monotonic()
             while (turn := self._turn()) is not _Turn.ENDED:
                 self._on_turn(self)
                 if turn is _Turn.IDLE and self.members:
                     self._waiter.wait(self._waited_for(), self._wait_s())
+                elif turn is _Turn.CAUGHT_UP and not self._settings.once:
+                    # Without rests, a few records per second would keep more than a core busy.
+                    took = time.monotonic() - began
+                    self._waiter.wait({}, min(took, REST_MAX_S, self._wait_s()))
+                began = time.monotonic()
         except BaseException as error:  # A query must not seem to run when its thread has ended.
             self._fail(self.members, error)
         finally:
@@ -173,7 +184,7 @@ class Lane:
             self._waiter.close()
             self._ends.close()
 
-    def _turn(self) -> "_Turn":
+    def _turn(self) -> _Turn:
         """Run a batch if there is anything to do."""
         with self._gate:
             pass
@@ -183,8 +194,9 @@ class Lane:
                 self.is_ended = True  # While others cannot get in: no query may join any more.
                 return _Turn.ENDED
             try:
-                if self._advance():
-                    return _Turn.WORKED
+                turn = self._advance()
+                if turn is not _Turn.IDLE:
+                    return turn
             except UnreadableTopicError as error:
                 self._fail(_readers(error.topics, self.members), error)
                 return _Turn.WORKED
@@ -219,20 +231,20 @@ class Lane:
 
     # -- a batch ----------------------------------------------------------------------------------------------
 
-    def _advance(self) -> bool:
-        """Run a batch if there is anything to do; return whether there was."""
+    def _advance(self) -> _Turn:
+        """Run a batch if there is anything to do."""
         now = self._settings.clock.now_ms()
         if members := interrupted(self.members):
             ends = [member.unfinished.end for member in members if member.unfinished is not None]
             self._run(members, {tp: at for end in ends for tp, at in end.items()}, now)
-            return True
+            return _Turn.WORKED
         latest = self._look_up()
         self._find_new_partitions(latest)
         position = self.position
         front = {tp: min(at, position[tp]) for tp, at in latest.items()}
         if members := behind(self.members, front):
             self._run(members, self._end(members, front), now)
-            return True
+            return _Turn.WORKED
         shrunk = self._shrunk(latest)
         end = self._end(self.members, latest)
         changed = {tp.topic for tp, at in end.items() if at > position[tp]}
@@ -240,11 +252,11 @@ class Lane:
         busy = [m for m in self.members if changed & m.topics.keys() or m in due]
         busy = [m for m in busy if not shrunk & m.topics.keys()]
         if not busy:
-            return False
+            return _Turn.IDLE
         if self._settings.once:
             self._woken |= {member.name for member in due}  # A run that is to end wakes each query once.
         self._run(busy, end, now)
-        return True
+        return _Turn.CAUGHT_UP if all(end.get(tp, at) >= at for tp, at in latest.items()) else _Turn.WORKED
 
     def _look_up(self) -> Offsets:
         """Return the ends of the topics; in a run `once` those at its start."""

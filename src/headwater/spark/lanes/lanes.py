@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from headwater.app import Topic
 from headwater.clock import Clock
 from headwater.spark.lanes.batch_run import StagePlans
-from headwater.spark.lanes.blueprint import Drawings
 from headwater.spark.lanes.lane import STOP_S, Lane, LaneSettings
 from headwater.spark.lanes.member import LaneQuery, Member
 from headwater.spark.lanes.positions import distance
 from headwater.spark.lanes.records import TopicDecoder
-from headwater.spark.lanes.stage_plan import LaneSession
+from headwater.spark.lanes.steps.blueprint import Drawings
+from headwater.spark.lanes.steps.stage_plan import LaneSession
 from headwater.spark.lanes.writing import BatchWrite
 from headwater.spark.source.offsets import Offsets
 from headwater.store.views import ViewStore

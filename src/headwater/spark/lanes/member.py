@@ -16,9 +16,9 @@ from headwater.app import Topic
 from headwater.process.kernel import State
 from headwater.spark.kernels.spool import Facts
 from headwater.spark.lanes.batch_log import BatchLog, BeganBatch
-from headwater.spark.lanes.blueprint import Blueprint
-from headwater.spark.lanes.operator_steps import LINEAGE, Notes, OperatorBatch, TopicClock, sources_of
 from headwater.spark.lanes.state_files import StateFiles
+from headwater.spark.lanes.steps.blueprint import Blueprint
+from headwater.spark.lanes.steps.operator_steps import LINEAGE, Notes, OperatorBatch, TopicClock, sources_of
 from headwater.spark.source.left_out import LeftOut
 from headwater.spark.source.offsets import Offsets, to_json
 from headwater.store.batches import LateBatch, ViewBatch

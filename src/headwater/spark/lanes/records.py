@@ -21,7 +21,7 @@ from pyspark.sql.types import TimestampNTZType
 from headwater.app import Topic
 from headwater.process.watermarks import EventTimes
 from headwater.record import TopicPartition
-from headwater.spark.lanes.stage_plan import LaneSession, SmallRows, StagePlan, placeholder
+from headwater.spark.lanes.steps.stage_plan import LaneSession, SmallRows, StagePlan, placeholder
 from headwater.spark.lanes.topic_rows import TooLargeError
 from headwater.spark.source.decoding import IS_BAD, RECORD_TIME, decoded_records, record_schema, row_schema
 from headwater.spark.source.left_out import LeftOut, addressed_records

@@ -28,9 +28,9 @@ from headwater.spark.kernels.spool import Spool
 from headwater.spark.kernels.watermark_sources import METADATA_COLUMNS
 from headwater.spark.lanes.batch_log import MARK as LANE_MARK
 from headwater.spark.lanes.batch_log import is_lane
-from headwater.spark.lanes.blueprint import NotDrawableError
 from headwater.spark.lanes.lanes import Lanes
 from headwater.spark.lanes.member import LaneQuery, Member, MemberPlan
+from headwater.spark.lanes.steps.blueprint import NotDrawableError
 from headwater.spark.pipeline.batch_sinks import BatchSink, ExternalSink, ViewSink
 from headwater.spark.pipeline.dead_letters import DEAD_LETTER_TRIGGER, DeadLetterSink
 from headwater.spark.pipeline.plan import APPEND, UPDATE, Plan, draw_query, plan_query

@@ -19,7 +19,7 @@ from headwater.spark.definition.definition import Definition, define
 from headwater.spark.kernels.change_lineage import changes_of, check_change_type
 from headwater.spark.kernels.query_context import query_context
 from headwater.spark.kernels.spool import Spool
-from headwater.spark.lanes.blueprint import Blueprint, Drafting, Drawings
+from headwater.spark.lanes.steps.blueprint import Blueprint, Drafting, Drawings
 from headwater.spark.operators.tables import table
 from headwater.spark.pipeline.failures import first_line
 from headwater.spark.source.decoding import good_rows

@@ -28,7 +28,7 @@ from headwater.spark.kernels.frames import as_schema, from_arrow, slices, to_arr
 from headwater.spark.kernels.spool import late_rows_of
 from headwater.spark.kernels.step_reports import StepReport
 from headwater.spark.kernels.watermark_sources import SOURCES_MAX
-from headwater.spark.lanes.blueprint import DrawnOperator
+from headwater.spark.lanes.steps.blueprint import DrawnOperator
 from headwater.store.late import LateRow
 
 STEP_ROWS_MAX = 1_000_000

@@ -27,7 +27,7 @@ from headwater.app import Query, Topic
 from headwater.process.kernel import Now, OperatorKernel
 from headwater.spark.kernels.frames import empty_like, spark_schema
 from headwater.spark.kernels.times import Times
-from headwater.spark.lanes.stage_plan import placeholder
+from headwater.spark.lanes.steps.stage_plan import placeholder
 from headwater.spark.session.scala import items
 from headwater.spark.source.decoding import mark_event_time, record_schema, row_schema
 

@@ -7,7 +7,7 @@ operators. In a small batch, Spark needs several milliseconds for a stage, and A
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -23,7 +23,7 @@ _MICROS, _TIME = pa.int64(), pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ColumnSelection:
     """The steps of a stage over one placeholder, `leaf`."""
 
     leaf: int
@@ -32,7 +32,7 @@ class Selection:
     _columns: tuple[ColumnOf, ...]
 
     @classmethod
-    def of(cls, rows: DataFrame, leaves: Collection[int], unused: Collection[str] = ()) -> "Selection | None":
+    def of(cls, rows: DataFrame, leaves: Collection[int], unused: Collection[str] = ()) -> Self | None:
         """Return the steps that compute rows from a placeholder; None if Spark has to run them.
 
         The columns `unused` are null, whatever the steps are.

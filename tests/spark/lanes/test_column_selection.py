@@ -18,8 +18,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headwater.spark.lanes.selection import Selection
-from headwater.spark.lanes.stage_plan import LaneSession, numbered, placeholder
+from headwater.spark.lanes.steps.column_selection import ColumnSelection
+from headwater.spark.lanes.steps.stage_plan import LaneSession, numbered, placeholder
 
 PAIR = StructType().add("a", IntegerType()).add("b", ArrayType(StringType()))
 SCHEMA = (
@@ -79,7 +79,7 @@ def small(spark: Any) -> Any:
 @pytest.mark.parametrize("chunks", [0, 1, 3])
 def test_a_selection_gives_the_rows_and_types_of_spark(small: Any, name: str, chunks: int) -> None:
     rows, leaf = placeholder(small.spark, SCHEMA)
-    found = Selection.of(SELECTIONS[name](rows), {leaf})
+    found = ColumnSelection.of(SELECTIONS[name](rows), {leaf})
     assert found is not None
     assert found.leaf == leaf
     arrow = to_arrow_schema(SCHEMA, timezone="UTC")
@@ -94,14 +94,14 @@ def test_a_selection_gives_the_rows_and_types_of_spark(small: Any, name: str, ch
 @pytest.mark.parametrize("name", OTHERS)
 def test_spark_runs_all_other_steps(small: Any, name: str) -> None:
     rows, leaf = placeholder(small.spark, SCHEMA)
-    assert Selection.of(OTHERS[name](rows), {leaf}) is None
+    assert ColumnSelection.of(OTHERS[name](rows), {leaf}) is None
 
 
 def test_unused_columns_are_null_whatever_computes_them(small: Any) -> None:
     rows, leaf = placeholder(small.spark, SCHEMA)
     marked = rows.select("text", (F.unix_micros("at") - 1).alias("mark"), F.spark_partition_id().alias("source"))
-    assert Selection.of(marked, {leaf}, ["mark"]) is None
-    found = Selection.of(marked, {leaf}, ["mark", "source"])
+    assert ColumnSelection.of(marked, {leaf}, ["mark"]) is None
+    found = ColumnSelection.of(marked, {leaf}, ["mark", "source"])
     assert found is not None
     table = found.run(pa.Table.from_pylist(ROWS, to_arrow_schema(SCHEMA, timezone="UTC")))
     assert table.to_pydict() == {"_0": ["tea", "", None], "_1": [None] * 3, "_2": [None] * 3}
@@ -109,5 +109,5 @@ def test_unused_columns_are_null_whatever_computes_them(small: Any) -> None:
 
 def test_rows_that_come_from_elsewhere_are_no_selection(small: Any) -> None:
     rows, leaf = placeholder(small.spark, SCHEMA)
-    assert Selection.of(small.spark.range(3), {leaf}) is None
-    assert Selection.of(rows.select("n"), set()) is None
+    assert ColumnSelection.of(small.spark.range(3), {leaf}) is None
+    assert ColumnSelection.of(rows.select("n"), set()) is None
