@@ -464,6 +464,41 @@ def test_a_function_that_does_not_return_keeps_no_other_query_waiting(
     assert {row["times"] for row in live.store.rows("hanging")} == {1}
 
 
+def test_a_view_that_cannot_continue_is_suspended_until_it_is_rebuilt(numbers: Numbers, spark: Any) -> None:
+    live = numbers.live
+
+    def changed(rows: Any) -> Any:
+        return hw.aggregate(rows, what={"times": hw.count(), "largest": hw.max("n")}, by="n")
+
+    numbers.send(5)
+    run_once(app_of(plain=plain, counted=counted, other=counted), spark, live.servers, live.folder, live.store)
+    (live.folder / "checkpoints" / "other" / "metadata").write_text("damaged")
+    with live.running(app_of(plain=plain, counted=changed, other=counted)):
+        numbers.send(5)
+        wait_until(lambda: numbers.everything("plain"))
+        assert [live.state(name) for name in ("plain", "counted", "other")] == [
+            "running",
+            "suspended",
+            "suspended",
+        ]
+        (line,) = [line for line in live.lines if line.startswith("query counted is suspended, the others go on")]
+        assert "what: 'largest' is new" in line
+        assert "headwater rebuild counted" in line
+        assert "'largest' is new" in str(live.ask("counted", Action.RESUME))
+        assert "is damaged" in str(live.ask("other", Action.RESUME))
+        assert sorted(live.numbers("counted")) == list(range(5))
+
+        for view in ("counted", "other"):
+            Generations(live.store).request_rebuild(view)
+        wait_until(lambda: numbers.everything("plain", "counted", "other"))
+        wait_until(lambda: live.state("counted") == live.state("other") == "running")
+        numbers.send(5)
+        wait_until(lambda: numbers.everything("plain", "counted", "other"))
+        assert live.pipeline is not None
+        live.pipeline.check()
+    assert {row["largest"] - row["n"] for row in live.store.rows("counted")} == {0}
+
+
 def test_a_view_that_is_removed_is_shown_as_removed_until_it_is_put_back(numbers: Numbers, spark: Any) -> None:
     live = numbers.live
 

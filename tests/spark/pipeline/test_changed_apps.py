@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 from headwater.clock import SystemClock
-from headwater.errors import ConflictError, HeadwaterError
+from headwater.errors import HeadwaterError, InvalidError
 from headwater.spark.definition.definition import FILE
 from headwater.spark.pipeline.new_checkpoint import restart_from_start
 from headwater.spark.pipeline.pipeline import Pipeline, PipelineSettings
@@ -160,12 +160,27 @@ def simple(*, view: str = "revenue", key: str = "product", other: str = "amount 
     return app
 
 
+def test_a_view_that_cannot_continue_keeps_no_other_from_it(shop: Shop, produce: Any) -> None:
+    produce(shop.servers, "orders", [order("tea", 1.0)])
+    shop.run(simple())
+    produce(shop.servers, "orders", [order("tea", 3.0)])
+    with pytest.raises(HeadwaterError, match=r"query 'revenue' failed: .*key: product -> total") as failed:
+        shop.run(simple(key="total", other="amount > 1"))
+    assert "headwater rebuild revenue" in str(failed.value.hint)
+    assert shop.rows("other", "amount") == {"tea": 3.0}
+    assert shop.rows("revenue", "total") == {"tea": 1.0}
+    assert shop.run(simple(other="amount > 1")) == []
+    assert shop.rows("revenue", "total") == {"tea": 4.0}
+
+
 def test_a_refused_start_keeps_what_is_to_be_reported(shop: Shop, produce: Any) -> None:
     produce(shop.servers, "orders", [order("tea", 1.0)])
     shop.run(simple())
     saved = (shop.folder / "checkpoints" / "other" / FILE).read_text()
-    with pytest.raises(ConflictError, match=r"view 'revenue'.*key: product -> total"):
-        shop.run(simple(key="total", other="amount > 1"))
+    wrong = simple(other="amount > 1")
+    wrong.view(wrong.topics[0], key="product", name="wrong")(lambda o: o.select("prodcut"))
+    with pytest.raises(InvalidError, match="prodcut"):
+        shop.run(wrong)
     assert (shop.folder / "checkpoints" / "other" / FILE).read_text() == saved
     (note,) = shop.run(simple(other="amount > 1"))
     assert note.startswith(f"view other {ONLY_NEW}the function: filter: ")

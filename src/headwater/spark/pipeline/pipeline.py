@@ -1,16 +1,17 @@
 """Runs an app on Spark: a query for each view and each sink, and one for each topic's dead letters."""
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from pyspark.sql import SparkSession
 
 from headwater.app import App, Query
 from headwater.clock import Clock
-from headwater.errors import ConflictError, HeadwaterError, InvalidError, UnavailableError
+from headwater.errors import ConflictError, CorruptError, HeadwaterError, InvalidError, UnavailableError
 from headwater.spark.definition.differences import Difference
+from headwater.spark.pipeline.batch_sinks import BatchSink
 from headwater.spark.pipeline.failures import Failure
 from headwater.spark.pipeline.launcher import QueryLauncher
 from headwater.spark.pipeline.new_checkpoint import restart_from_start
@@ -64,7 +65,7 @@ class Pipeline:
         self._controls = Controls(store)
         self._announce = announce
         self._not_started: dict[str, HeadwaterError] = {}
-        """The reasons why queries could not be started again at a user's request."""
+        """The reasons why queries could not be started, or not again at a user's request."""
         self._queries = RunningQueries(facts, clock)
         self._launcher = QueryLauncher(app, spark, store, self._queries, settings, clock)
         self._watch = Watch(self._queries, settings.bootstrap_servers, clock, announce, self._count_dropped)
@@ -72,29 +73,34 @@ class Pipeline:
 
     @while_java_lives()
     def start(self) -> None:
-        """Check every query, then start every one that is not paused; nothing is started if anything is wrong."""
+        """Check every query, then start every one that is not paused.
+
+        Nothing is started if anything is wrong with the app. A query that cannot continue from its checkpoint is
+        suspended, and the others are started; its error is raised if there are no others.
+        """
         for request in self._controls.requests():
             self._obey(request, self._record)
-        for query in self._app.queries:
-            check_checkpoint(self._settings.checkpoint(self._generations.current(query.name).name), query.name)
         with_schema = [topic for topic in self._app.topics if topic.schema is not None]
         for topic in with_schema:
             check_checkpoint(self._settings.checkpoint(topic.dead_letters), topic.dead_letters)
         self._launcher.load_exclusions()
         paused = self._controls.paused()
-        planned = [self._planned(query) for query in self._app.queries if query.name not in paused]
-        plans = [plan for plan in planned if plan is not None]
-        continuing = [found for plan in plans if (found := self._continuation(plan)) is not None]
-        sinks = [self._launcher.make_sink(plan, generation) for plan, generation, _ in continuing]
-        for plan, generation, differences in continuing:
+        prepared = self._prepared([query for query in self._app.queries if query.name not in paused])
+        if self._not_started and not prepared:
+            raise next(iter(self._not_started.values()))
+        for plan, generation, differences, _ in prepared:
             self._launcher.save_definition(plan, generation, differences)
-        for (plan, generation, _), sink in zip(continuing, sinks, strict=True):
-            self._launcher.start(plan, sink, generation)
+        for plan, generation, _, sink in prepared:
+            with self._suspending(plan.query.name):
+                self._launcher.start(plan, sink, generation)
         for topic in with_schema:
             if topic.dead_letters not in paused:
                 self._launcher.start_dead_letters(topic)
         self._launcher.release()
         self._queries.report_removed(self._names)
+        for name, error in self._not_started.items():
+            self._queries.report(name, {"state": "suspended", "error": str(error)})
+            self._announce(f"query {name} is suspended, the others go on: {error}; {error.hint}")
         for name in self._names & paused:
             self._queries.report(name, {"state": "paused", "error": None})
             self._announce(f"query {name} is paused; `headwater pipeline resume {name}` continues it")
@@ -139,6 +145,8 @@ class Pipeline:
         for request in self._controls.requests():
             self._obey(request, self._control)
         rebuilding = self._rebuilds.advance(paused=self._controls.paused())
+        for name in [name for name in self._not_started if self._queries.get(name) is not None]:
+            del self._not_started[name]  # It was rebuilt.
         return not rebuilding and settled and self._queries.are_settled
 
     def check(self) -> None:
@@ -173,27 +181,35 @@ class Pipeline:
         """Return how many records each query leaves out because its function fails on them."""
         return self._launcher.left_out()
 
-    def _planned(self, query: Query) -> Plan | None:
-        """Plan a query; None if it cannot continue from its checkpoint, but is being rebuilt."""
+    def _prepared(self, queries: Sequence[Query]) -> list[tuple[Plan, Generation, list[Difference], BatchSink]]:
+        """Return what the start of each query needs, without those that cannot continue from their checkpoints.
+
+        No sink is made before all queries are planned.
+        """
+        plans: list[tuple[Plan, Generation, list[Difference]]] = []
+        for query in queries:
+            with self._suspending(query.name):
+                generation = self._generations.current(query.name)
+                check_checkpoint(self._settings.checkpoint(generation.name), query.name)
+                plan = self._launcher.plan(query)
+                plans.append((plan, generation, self._launcher.check_definition(plan, generation)))
+        prepared: list[tuple[Plan, Generation, list[Difference], BatchSink]] = []
+        for plan, generation, differences in plans:
+            with self._suspending(plan.query.name):
+                prepared.append((plan, generation, differences, self._launcher.make_sink(plan, generation)))
+        return prepared
+
+    @contextmanager
+    def _suspending(self, name: str) -> Iterator[None]:
+        """Note the error in place of raising it if a query cannot continue from its checkpoint."""
         try:
-            return self._launcher.plan(query)
-        except ConflictError:
-            if self._is_being_rebuilt(query.name):
-                return None
-            raise
+            yield
+        except (ConflictError, CorruptError) as error:
+            if not self._is_being_rebuilt(name):
+                self._not_started[name] = error
 
     def _is_being_rebuilt(self, name: str) -> bool:
         return name in {rebuild.query for rebuild in self._generations.rebuilds()}
-
-    def _continuation(self, plan: Plan) -> tuple[Plan, Generation, list[Difference]] | None:
-        """Return how a query continues from its checkpoint; None if it cannot, but is being rebuilt."""
-        generation = self._generations.current(plan.query.name)
-        try:
-            return plan, generation, self._launcher.check_definition(plan, generation)
-        except ConflictError:
-            if self._is_being_rebuilt(plan.query.name):
-                return None
-            raise
 
     def _count_dropped(self, query: str) -> dict[str, int]:
         """Return how many rows and records of a query are not in its result, apart from those it leaves out."""
@@ -263,7 +279,7 @@ class Pipeline:
     def _check_request(self, name: str, action: Action) -> None:
         if name not in self._names:
             raise InvalidError(f"the app has no pipeline {name!r}; it has: {', '.join(sorted(self._names))}")
-        if action is not Action.RESUME and name in {rebuild.query for rebuild in self._generations.rebuilds()}:
+        if action is not Action.RESUME and self._is_being_rebuilt(name):
             raise InvalidError("it is being rebuilt")
         if action is Action.RESET and name not in {query.name for query in self._app.queries}:
             raise InvalidError("dead letters stay in the log; it can be paused and resumed")
@@ -275,8 +291,10 @@ class Pipeline:
                 self._launcher.start_dead_letters(topic)
                 return
         query = next(query for query in self._app.queries if query.name == name)
+        generation = self._generations.current(name)
         try:
-            self._launcher.start_query(query, self._generations.current(name))
+            check_checkpoint(self._settings.checkpoint(generation.name), name)
+            self._launcher.start_query(query, generation)
         except HeadwaterError as error:
             self._not_started[name] = error
             self._queries.report(name, {"state": "suspended", "error": str(error)})
