@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -57,7 +59,7 @@ def spark_session(
         builder = builder.config(key, value)
     try:
         with _stderr_to(log_file):
-            session = builder.getOrCreate()
+            session = _started(builder)
             session.sparkContext.setLogLevel("WARN")
             silence_pyspark_threads(session)
     except HeadwaterError:
@@ -72,6 +74,17 @@ def spark_session(
         yield session
     finally:
         stop_session(session)
+
+
+def _started(builder: Any) -> SparkSession:
+    """Start Spark; once more if Java ends before PySpark can connect to it, because it was killed for example."""
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        session = builder.getOrCreate()
+    return session
 
 
 @contextmanager
