@@ -73,7 +73,8 @@ def running_app(
 def run_app(app: App, settings: RunSettings, report: Report) -> None:
     """Run an app until it is interrupted, or once to the end of the log with a summary of its results."""
     with clean_shutdown(), running_app(app, settings, report) as running:
-        queries = ", ".join(query.name for query in app.queries)
+        started = [query.name for query in app.queries if running.pipeline.has_started(query.name)]
+        queries = ", ".join(started) or "none of its pipelines"
         report(f"running {app.name}: {queries}" + ("" if settings.once else "; press Ctrl-C to stop"))
         running.spark.run()
         for line in summarize(app, running.pipeline, running.store):

@@ -164,6 +164,10 @@ class Pipeline:
         self._queries.stop(self._launcher.stop_lanes)
         self._launcher.close()
 
+    def has_started(self, name: str) -> bool:
+        """Return whether a query was started: it is not paused, and can continue from its checkpoint."""
+        return self._queries.get(name) is not None
+
     @property
     def notes(self) -> list[str]:
         """The changes with which queries have continued from their checkpoints, in words."""
