@@ -64,7 +64,10 @@ class ColumnSelection:
 
     def run(self, rows: pa.Table) -> pa.Table:
         """Compute the result from the rows of the placeholder."""
-        return pa.Table.from_arrays([column(rows) for column in self._columns], schema=self.arrow)
+        columns = [column(rows) for column in self._columns]
+        kinds = zip(columns, self.arrow.types, strict=True)  # They may differ in the names of inner fields.
+        columns = [column if column.type == kind else column.cast(kind) for column, kind in kinds]
+        return pa.Table.from_arrays(columns, schema=self.arrow)
 
 
 def _column(expression: Any, known: Mapping[int, ColumnOf | None]) -> ColumnOf | None:
