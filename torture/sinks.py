@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from headwater.spark.source.checkpoint import last_done
 from support.processes import SHORT_LIVED, descendants
 from support.restartable_brokers import ApacheKafka, HeadwaterLog, Log
 from support.spark_cluster import SparkCluster
@@ -154,9 +155,9 @@ class World:
         return (self.folder / f"{name}.txt").read_text()[-3000:]
 
     def batches(self) -> int:
-        """Return the number of batches of window queries that Spark has committed."""
-        found = (self.folder / "data" / "checkpoints").glob(f"{TOTALS}_*/commits/*")
-        return sum(1 for path in found if path.name.isdigit())
+        """Return the number of batches of window queries that are committed; old ones have no file any more."""
+        folders = (self.folder / "data" / "checkpoints").glob(f"{TOTALS}_*")
+        return sum(last_done(folder) + 1 for folder in folders)
 
     def kill(self, victim: str, chance: random.Random) -> str | None:
         """Kill a victim, restart it unless it restarts by itself, and return its name.
