@@ -464,6 +464,30 @@ def test_a_function_that_does_not_return_keeps_no_other_query_waiting(
     assert {row["times"] for row in live.store.rows("hanging")} == {1}
 
 
+def test_an_expression_that_takes_long_keeps_no_other_query_waiting(
+    numbers: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java cannot stop it, as it cannot stop a regular expression that backtracks."""
+    live = numbers.live
+    monkeypatch.setattr(batch_run, "SMALL_BATCH_S", 1.5)
+    inner = "aggregate(sequence(1, 8000), 0L, (a, x) -> a + x)"
+    slow = f"aggregate(sequence(1, 5000), 0L, (a, x) -> a + {inner} + n)"
+
+    def computed(rows: Any) -> Any:
+        return rows.selectExpr("n", f"if(n = 7, {slow}, n) as total")
+
+    app = app_of(plain=plain, computed=computed, shifted=lambda rows: rows.selectExpr("n", "n + 1 as next"))
+    numbers.send(5)
+    with live.running(app):
+        wait_until(lambda: numbers.everything("plain", "computed", "shifted"))
+        for _ in range(2):
+            numbers.send(5)
+            wait_until(lambda: numbers.everything("plain", "shifted"))
+        assert sorted(live.numbers("computed")) == list(range(5))
+        assert {"computed"} in live.lanes()
+        wait_until(lambda: numbers.everything("plain", "computed", "shifted"))
+
+
 def test_a_view_that_cannot_continue_is_suspended_until_it_is_rebuilt(numbers: Numbers, spark: Any) -> None:
     live = numbers.live
 

@@ -285,7 +285,7 @@ class BatchRun:
 
     def _small_rows(self, plan: StagePlan) -> pa.Table:
         if plan.is_narrow:  # It runs no function of the user's, and no job that could be cancelled.
-            return plan.run(self._small, self._leaves)
+            return self._jobs.call(partial(plan.run, self._small, self._leaves), self._limit_s)
         with self._jobs.within(self._limit_s):
             return plan.run(self._small, self._leaves)
 

@@ -183,6 +183,7 @@ class Lane:
                 self.members.clear()
             self._waiter.close()
             self._ends.close()
+            self.jobs.close()
 
     def _turn(self) -> _Turn:
         """Run a batch if there is anything to do."""
