@@ -252,7 +252,8 @@ class Table:
 
     def _where(self, condition: pl.Expr, may_have: Callable[[Run], bool]) -> pl.DataFrame:
         wanted = ~pl.col(GONE) & condition
-        parts = [self.fresh.filter(wanted).select(self._columns)]
+        fresh = self.fresh.filter(wanted) if self.fresh.height else self.fresh
+        parts = [fresh.select(self._columns)]
         for number in reversed(range(len(self.runs))):
             if not may_have(self.runs[number]):
                 continue

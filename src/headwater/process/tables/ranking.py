@@ -29,7 +29,6 @@ from headwater.process.changes import (
     as_changes,
     difference,
     join_names,
-    net,
     split_late,
     with_weights,
 )
@@ -370,7 +369,7 @@ class RankingKernel:
         weights = ordered.get_column(CHANGE).to_numpy()
         if len(weights) and weights.max() > 1:
             ordered = ordered[np.repeat(np.arange(len(weights)), weights)]
-        return net(with_weights(self.selection.of(ordered, self._keys)))
+        return with_weights(self.selection.of(ordered, self._keys))
 
 
 def _equals_previous(name: str) -> pl.Expr:
