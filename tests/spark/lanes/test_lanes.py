@@ -539,3 +539,14 @@ def test_a_view_that_is_removed_is_shown_as_removed_until_it_is_put_back(numbers
     assert live.state("counted") == "stopped"
     assert numbers.everything("plain", "counted")
     assert {row["times"] for row in live.store.rows("counted")} == {1}
+
+
+def test_an_expression_that_spark_cannot_plan_fails_only_its_query(numbers: Numbers) -> None:
+    live = numbers.live
+    numbers.send(3)
+    with live.running(app_of(plain=plain, wrong=lambda rows: rows.selectExpr("n", "cast('x' as int) as i"))):
+        wait_until(lambda: numbers.everything("plain"))
+        wait_until(lambda: live.state("wrong") == "suspended")
+        numbers.send(3)
+        wait_until(lambda: numbers.everything("plain"))
+        assert "CAST_INVALID_INPUT" in " ".join(live.lines)

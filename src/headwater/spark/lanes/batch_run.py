@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -82,7 +83,10 @@ class StagePlans:
                 self._selections.clear()
             # In a lane, the time of rows is that of their topics.
             unused = () if stage.operator is None else stage.operator.hints
-            self._selections[stage.key] = ColumnSelection.of(stage.rows, _leaves([stage]), unused)
+            try:
+                self._selections[stage.key] = ColumnSelection.of(stage.rows, _leaves([stage]), unused)
+            except PySparkException:  # Spark cannot plan the stage, and raises again when it runs it.
+                self._selections[stage.key] = None
         return self._selections[stage.key]
 
     def of(self, stages: Sequence[Stage]) -> StagePlan:
