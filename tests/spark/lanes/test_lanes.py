@@ -470,8 +470,7 @@ def test_an_expression_that_takes_long_keeps_no_other_query_waiting(
     """Java cannot stop it, as it cannot stop a regular expression that backtracks."""
     live = numbers.live
     monkeypatch.setattr(batch_run, "SMALL_BATCH_S", 1.5)
-    inner = "aggregate(sequence(1, 8000), 0L, (a, x) -> a + x)"
-    slow = f"aggregate(sequence(1, 5000), 0L, (a, x) -> a + {inner} + n)"
+    slow = "length(reflect('java.lang.Thread', 'sleep', 8000L)) + n"
 
     def computed(rows: Any) -> Any:
         return rows.selectExpr("n", f"if(n = 7, {slow}, n) as total")
