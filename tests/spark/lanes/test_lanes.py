@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
-from headwater.errors import ConflictError
+from headwater.errors import ConflictError, CorruptError
 from headwater.sinks.parquet import parquet_files
 from headwater.spark.lanes import batch_run
 from headwater.spark.lanes import lane as lane_module
@@ -520,6 +520,24 @@ def test_a_view_that_cannot_continue_is_suspended_until_it_is_rebuilt(numbers: N
         assert live.pipeline is not None
         live.pipeline.check()
     assert {row["largest"] - row["n"] for row in live.store.rows("counted")} == {0}
+
+
+def test_a_damaged_state_suspends_its_view_or_refuses_an_app_that_has_no_other(
+    numbers: Numbers, spark: Any
+) -> None:
+    live = numbers.live
+    numbers.send(5)
+    run_once(app_of(plain=plain, counted=counted), spark, live.servers, live.folder, live.store)
+    for path in (live.folder / "checkpoints" / "counted" / "state").glob("*.state"):
+        path.write_bytes(b"damaged")
+    with live.running(app_of(plain=plain, counted=counted)):
+        numbers.send(5)
+        wait_until(lambda: numbers.everything("plain"))
+        assert live.state("counted") == "suspended"
+        (line,) = [line for line in live.lines if line.startswith("query counted is suspended, the others go on")]
+        assert line.endswith("is missing or damaged; use `headwater rebuild`")
+    with pytest.raises(CorruptError, match="is missing or damaged"), live.running(app_of(counted=counted)):
+        pass
 
 
 def test_a_view_that_is_removed_is_shown_as_removed_until_it_is_put_back(numbers: Numbers, spark: Any) -> None:

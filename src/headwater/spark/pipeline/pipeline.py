@@ -86,13 +86,13 @@ class Pipeline:
         self._launcher.load_exclusions()
         paused = self._controls.paused()
         prepared = self._prepared([query for query in self._app.queries if query.name not in paused])
-        if self._not_started and not prepared:
-            raise next(iter(self._not_started.values()))
         for plan, generation, differences, _ in prepared:
             self._launcher.save_definition(plan, generation, differences)
         for plan, generation, _, sink in prepared:
             with self._suspending(plan.query.name):
                 self._launcher.start(plan, sink, generation)
+        if self._not_started and not any(self.has_started(plan.query.name) for plan, *_ in prepared):
+            raise next(iter(self._not_started.values()))
         for topic in with_schema:
             if topic.dead_letters not in paused:
                 self._launcher.start_dead_letters(topic)
@@ -100,7 +100,8 @@ class Pipeline:
         self._queries.report_removed(self._names)
         for name, error in self._not_started.items():
             self._queries.report(name, {"state": "suspended", "error": str(error)})
-            self._announce(f"query {name} is suspended, the others go on: {error}; {error.hint}")
+            ways_out = f"; {error.hint}" if error.hint else ""
+            self._announce(f"query {name} is suspended, the others go on: {error}{ways_out}")
         for name in self._names & paused:
             self._queries.report(name, {"state": "paused", "error": None})
             self._announce(f"query {name} is paused; `headwater pipeline resume {name}` continues it")
